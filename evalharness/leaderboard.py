@@ -1,0 +1,310 @@
+"""The leaderboard: made from result files alone, never from objects in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evalharness.errors import DataError
+from evalharness.keys import canonical
+from evalharness.store.results import ResultsReader
+
+MAX_TASK_COLUMNS = 5
+BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Hold one number as a table shows it."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    status: str
+    reason: str | None = None
+    name: str | None = None  # of a worst group or domain
+
+    @property
+    def text(self) -> str:
+        """Return value and interval in one string; what was not measured says so."""
+        if self.value is None:
+            return {"not_applicable": "n/a"}.get(self.status, self.status.replace("_", " "))
+        shown = number(self.value)
+        if self.low is not None and self.high is not None:
+            shown += f" [{number(self.low)}, {number(self.high)}]"
+        elif self.low is not None:
+            shown += f" (≥ {number(self.low)})"
+        elif self.high is not None:
+            shown += f" (≤ {number(self.high)})"
+        return (f"{self.name} " if self.name else "") + shown + ("" if self.status == "measured" else f" {self.status.replace('_', ' ')}")
+
+
+def number(value: float) -> str:
+    """Return a number as tables show it: three decimals, no leading zero, four significant digits above 10.
+
+    >>> number(0.8123), number(-0.5), number(12.3456), number(1.0)
+    ('.812', '-.500', '12.35', '1.000')
+    """
+    if abs(value) >= 10:
+        return f"{value:.4g}"
+    return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
+
+
+@dataclass(slots=True, kw_only=True)
+class BoardRow:
+    """Hold one encoder's scores by column, and whether it is ranked."""
+
+    encoder: str
+    scores: dict[str, Score]
+    ranked: bool
+    reason: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class BoardTable:
+    """Hold one table: a suite and modality, or one axis of one task."""
+
+    title: str
+    columns: dict[str, str]  # key -> heading
+    rows: list[BoardRow]
+    notes: list[str] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Board:
+    """Hold all tables of a leaderboard."""
+
+    tables: list[BoardTable]
+
+
+def make_board(
+    folders: Sequence[Path], *, suite: str | None = None, by: str | None = None, where: Mapping[str, str] | None = None
+) -> Board:
+    """Make the leaderboard of result folders; several are merged, the newest row of a key wins.
+
+    Raises:
+        DataError: there are no results, or none match.
+    """
+    reader = ResultsReader(folders)
+    records = reader.records()
+    if not records:
+        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
+    modalities = _modalities(reader)
+    return board_from_records(records, modalities, suite=suite, by=by, where=where)
+
+
+def _modalities(reader: ResultsReader) -> dict[str, str]:
+    return {name: facts["modality"] for run in reader.runs for name, facts in run.settings.get("tasks", {}).items()}
+
+
+def board_from_records(
+    records: Sequence[Mapping[str, Any]],
+    modalities: Mapping[str, str],
+    *,
+    suite: str | None = None,
+    by: str | None = None,
+    where: Mapping[str, str] | None = None,
+) -> Board:
+    """Make the leaderboard of records, whose keys are unique.
+
+    Raises:
+        DataError: no record matches, or ``by`` is no axis.
+    """
+    if by is not None and by not in BY:
+        raise DataError(f"expected `by` to be one of {', '.join(BY)}, got `{by}`")
+    chosen = [record for record in records if (suite is None or record["suite"] == suite) and _matches(record, where or {})]
+    if not chosen:
+        suites = sorted({str(record["suite"]) for record in records})
+        raise DataError(f"no results match; suites here: {', '.join(suites)}")
+    if by is not None:
+        return Board(tables=list(_axis_tables(chosen, by)))
+    tables = []
+    for key in sorted({_table_key(record, modalities) for record in chosen}):
+        own = [record for record in chosen if _table_key(record, modalities) == key]
+        tables += list(_headline_tables(key, own))
+    return Board(tables=tables)
+
+
+def _matches(record: Mapping[str, Any], where: Mapping[str, str]) -> bool:
+    return all(str(record.get(key)) == value for key, value in where.items())
+
+
+def _limit(record: Mapping[str, Any]) -> str:
+    selection = record["selection"] or ""
+    return selection.rpartition("[limit=")[2].rstrip("]") if "[limit=" in selection else ""
+
+
+def _table_key(record: Mapping[str, Any], modalities: Mapping[str, str]) -> tuple[str, str, str]:
+    return record["suite"] or "", modalities.get(record["task"], ""), _limit(record)
+
+
+def _version(record: Mapping[str, Any]) -> str:
+    """Return what must agree for rows of one task to stand in one column."""
+    protocols = {key: value for key, value in (record["protocols"] or {}).items() if key != "encoder"}
+    return canonical([record["task_version"], record["dataset_fingerprint"], record["selection"], protocols, record["seed"]])
+
+
+def _headline_tables(key: tuple[str, str, str], records: list[dict[str, Any]]) -> Iterable[BoardTable]:
+    suite, modality, limit = key
+    main = [record for record in records if record["main"]]
+    if not main:
+        return
+    tasks = list(dict.fromkeys(record["task"] for record in main))
+    title = f"{suite or 'single tasks'}{f' · {modality}' if modality else ''}{f' · limited to {limit} rows' if limit else ''}"
+    for start in range(0, len(tasks), MAX_TASK_COLUMNS):
+        yield _headline_table(title, tasks[start : start + MAX_TASK_COLUMNS], main, records)
+
+
+def _headline_table(title: str, tasks: list[str], main: list[dict[str, Any]], records: list[dict[str, Any]]) -> BoardTable:
+    columns, notes, used = {}, [], []
+    scores: dict[str, dict[str, Score]] = {}
+    for task in tasks:
+        column, older = _newest_version([record for record in main if record["task"] == task])
+        used += column
+        columns[task] = _heading(task, column)
+        notes += [f"{task}: {older} rows of another version, data or selection are not shown"] if older else []
+        for record in column:
+            scores.setdefault(_label(record), {})[task] = score_of(record)
+        _add_worst(task, column, records, columns, scores)
+    rows = [_row(encoder, tasks, found) for encoder, found in scores.items()]
+    rows.sort(key=lambda row: (not row.ranked, -_order_value(row, tasks, used), row.encoder))
+    notes = [*_interval_notes(used), *notes, *_missing_notes(rows, tasks)]
+    return BoardTable(title=title, columns=columns, rows=rows, notes=notes, records=used)
+
+
+def _label(record: Mapping[str, Any]) -> str:
+    return record["encoder"] + (f"@{record['layer']}" if record["layer"] else "")
+
+
+def _newest_version(column: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of the version that came last (measured ones decide), and how many others there are."""
+    measured = [record for record in column if record["value"] is not None] or column
+    version = _version(measured[-1])
+    kept = [record for record in column if _version(record) == version or record["value"] is None]
+    names = {_label(record) for record in kept if _version(record) == version}
+    kept = [record for record in kept if _version(record) == version or _label(record) not in names]
+    return kept, len(column) - len(kept)
+
+
+def _heading(task: str, column: Sequence[Mapping[str, Any]]) -> str:
+    metric = column[-1]["metric"]
+    sizes = sorted({record["n"] for record in column if record["n"]})
+    return f"{task}\n{metric}" + (f"\nn = {'/'.join(map(str, sizes))}" if sizes else "")
+
+
+def score_of(record: Mapping[str, Any]) -> Score:
+    """Return a record's number as a table shows it."""
+    return Score(
+        value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], reason=record["reason"]
+    )
+
+
+def _add_worst(
+    task: str, column: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]], columns: dict[str, str], scores: dict[str, dict[str, Score]]
+) -> None:
+    """Add the worst group, with its simultaneous bound, and the worst domain of a task's main metric, each with its name."""
+    for base in column:
+        label = _label(base)
+        worst = [record for record in records if record["statistic"] == "worst" and _same_cell(record, base)]
+        for record in worst:
+            key = f"{task}/worst-{record['over']}"
+            columns.setdefault(key, f"{task}\nworst {record['over'].partition(':')[2]}")
+            name = str(record["group"]).partition("=")[2]
+            scores[label][key] = Score(
+                value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], name=name
+            )
+        domains = [record for record in records if _is_domain_of(record, base) and record["value"] is not None]
+        if domains:
+            sign = -1 if base["higher_is_better"] is False else 1
+            record = min(domains, key=lambda item: sign * item["value"])
+            key = f"{task}/worst-domain"
+            columns.setdefault(key, f"{task}\nworst domain")
+            name = record["selection"].partition("[")[2].partition("]")[0].rpartition("=")[2] or record["shift"]
+            scores[label][key] = Score(
+                value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], name=name
+            )
+
+
+_CELL = ("suite", "task", "encoder", "layer", "fit", "target", "codec", "evaluator", "metric", "params")
+
+
+def _same_cell(record: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    return all(record[name] == base[name] for name in (*_CELL, "shift", "severity", "selection"))
+
+
+def _is_domain_of(record: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    return (
+        record["shift_kind"] == "domain"
+        and base["shift"] == "clean"
+        and record["statistic"] == "value"
+        and record["group"] is None
+        and all(record[name] == base[name] for name in _CELL)
+    )
+
+
+def _row(encoder: str, tasks: Sequence[str], found: dict[str, Score]) -> BoardRow:
+    main = [found.get(task) for task in tasks]
+    bad = [f"{task}: {score.reason or score.status}" for task, score in zip(tasks, main, strict=True) if score and score.status != "measured"]
+    lacking = [task for task, score in zip(tasks, main, strict=True) if score is None]
+    reason = "; ".join(bad + ([f"not run: {', '.join(lacking)}"] if lacking else [])) or None
+    return BoardRow(encoder=encoder, scores=found, ranked=reason is None, reason=reason)
+
+
+def _order_value(row: BoardRow, tasks: Sequence[str], used: Sequence[Mapping[str, Any]]) -> float:
+    """Order by the mean over tasks where all share a scale, by the first task otherwise."""
+    lower = {record["task"] for record in used if record["higher_is_better"] is False}
+    values = [(-1 if task in lower else 1) * score.value for task in tasks if (score := row.scores.get(task)) and score.value is not None]
+    if not values:
+        return float("-inf")
+    metrics = {record["metric"] for record in used}
+    return sum(values) / len(values) if len(metrics) == 1 else values[0]
+
+
+def _interval_notes(used: Sequence[Mapping[str, Any]]) -> list[str]:
+    scopes = sorted({f"{record['scope']} ({record['method']})" for record in used if record["scope"]})
+    level = next((record["level"] for record in used if record["level"]), None)
+    return [f"Intervals: {level:.0%}, over {'; '.join(scopes)}."] if scopes and level else []
+
+
+def _missing_notes(rows: Sequence[BoardRow], tasks: Sequence[str]) -> list[str]:
+    del tasks
+    return [f"{row.encoder} is not ranked: {row.reason}" for row in rows if not row.ranked]
+
+
+# --- one axis at a time -------------------------------------------------------------------------------------------
+
+
+def _axis_tables(records: Sequence[dict[str, Any]], by: str) -> Iterable[BoardTable]:
+    """Yield, for each task's main metric, a table of encoders against the values of one axis."""
+    fields = BY[by]
+    for task in sorted({(record["suite"] or "", record["task"]) for record in records}):
+        own = [record for record in records if (record["suite"] or "", record["task"]) == task and record["statistic"] == "value" and record["over"] is None]
+        bases = [record for record in own if record["main"]]
+        if not bases:
+            continue
+        base = bases[-1]
+        fixed = [name for name in ("shift", "codec", "group", "fit", "target", "layer") if name not in (*fields, "layer") or name == "target"]
+        cells = [record for record in own if record["metric"] == base["metric"] and record["evaluator"] == base["evaluator"]]
+        cells = [record for record in cells if record["params"] == base["params"] and all(record[name] == base[name] for name in fixed if name != "layer")]
+        cells = [record for record in cells if by != "group" or record["group"] is not None]
+        columns = {key: key for key in dict.fromkeys(_axis_value(record, by) for record in cells)}
+        if len(columns) < (1 if by == "group" else 2):
+            continue
+        scores: dict[str, dict[str, Score]] = {}
+        for record in cells:
+            scores.setdefault(_label(record), {})[_axis_value(record, by)] = score_of(record)
+        rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
+        yield BoardTable(title=f"{task[0] or 'single tasks'} · {task[1]} · {base['metric']} by {by}", columns=columns, rows=rows, notes=_interval_notes(cells), records=cells)
+
+
+def _axis_value(record: Mapping[str, Any], by: str) -> str:
+    if by == "shift":
+        if record["shift"] == "clean":
+            return "clean"
+        inside = record["selection"].partition("[")[2].partition("]")[0]
+        return f"{record['shift']} {inside.rpartition('=')[2]}" if record["shift_kind"] == "domain" and inside else f"{record['shift']} {record['severity']:.3g}"
+    return str(record[BY[by][0]])

@@ -1,0 +1,40 @@
+"""Batched tensor kernels, usable alone: tensors or arrays in, the same kind out."""
+
+from evalharness.numerics._arrays import check_finite, normalise_rows
+from evalharness.numerics._episodes import Episodes, sample_episodes
+from evalharness.numerics._geometry import (
+    alignment,
+    effective_rank,
+    isoscore,
+    participation_ratio,
+    rankme,
+    singular_values,
+    stable_rank,
+    uniformity,
+)
+from evalharness.numerics._logistic import LogisticPath, logistic_path
+from evalharness.numerics._noise import keyed_normal, keyed_uniform
+from evalharness.numerics._ridge import RidgePath, ridge_path
+from evalharness.numerics._search import top_k
+
+__all__ = [
+    "Episodes",
+    "LogisticPath",
+    "RidgePath",
+    "alignment",
+    "check_finite",
+    "effective_rank",
+    "isoscore",
+    "keyed_normal",
+    "keyed_uniform",
+    "logistic_path",
+    "normalise_rows",
+    "participation_ratio",
+    "rankme",
+    "ridge_path",
+    "sample_episodes",
+    "singular_values",
+    "stable_rank",
+    "top_k",
+    "uniformity",
+]

@@ -1,0 +1,241 @@
+"""Exact nearest neighbours by blocked products, with ties broken by position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from evalharness.errors import DataError, UsageError, VectorsError, unknown_name
+from evalharness.numerics._arrays import as_float, as_kind, as_tensor, require_finite, require_matrix, row_norms
+from evalharness.numerics._scores import METRICS, Gallery, Scorer, make_scorer, spans
+
+_WIDTH = 16384
+_FOLD = 16
+_SPARE = 16
+_FLOAT32_BYTES = 4
+
+
+def top_k(
+    queries: Any, gallery: Any, k: int, *, metric: str = "cosine", exclude: Any | None = None, block_bytes: int | None = None
+) -> tuple[Any, Any]:
+    """Return the k nearest gallery rows of each query, nearest first.
+
+    Products are scanned in float32; the winners' values are computed again in float64 and rounded to float32.
+    Rows of equal value follow their position, wherever blocks are cut, and memory does not grow with the gallery.
+    A query whose winners a bound on rounding cannot tell from the rest is searched again with exact values.
+
+    >>> top_k(torch.eye(2), torch.eye(2), 1)[1].tolist()
+    [[0], [1]]
+
+    Args:
+        queries: (Q, D) tensor or array; half precision is raised to float32.
+        gallery: (N, D) tensor, array or memory map.
+        k: neighbours a query, at least 1.
+        metric: ``cosine``, ``dot``, or ``l2`` for Euclidean distances.
+        exclude: (Q, X) int64 positions in the gallery that a query must not find; -1 for none.
+        block_bytes: memory for one block of scores; default 32 MiB, on a GPU 512 MiB.
+
+    Returns:
+        Values (Q, k) float32 and positions (Q, k) int64, of the queries' kind and device.
+
+    Raises:
+        UsageError: the metric is unknown, or ``k`` or ``exclude`` has a wrong value or shape.
+        VectorsError: shapes do not fit, a row is not finite, or a row has norm 0 under cosine.
+        DataError: fewer than k rows remain after exclusion.
+    """
+    if metric not in METRICS:
+        raise UsageError(unknown_name("metric", metric, METRICS))
+    own = as_float(
+        as_tensor(queries, gallery.device if isinstance(gallery, torch.Tensor) and not isinstance(queries, torch.Tensor) else None)
+    )
+    require_matrix(own, "queries")
+    if len(gallery.shape) != 2 or gallery.shape[1] != own.shape[1]:
+        raise VectorsError(f"`gallery` must have shape (rows, {own.shape[1]}) like `queries`, got {tuple(gallery.shape)}")
+    require_finite(own, "queries")
+    barred = _check_candidates(exclude, len(own), len(gallery), k, own.device)
+    rows = Gallery(gallery, own.device)
+    if not len(own):
+        return as_kind(own.new_empty((0, k), dtype=torch.float32), queries), as_kind(own.new_empty((0, k), dtype=torch.int64), queries)
+    scorer = make_scorer(own, rows, metric)
+    bytes_a_block = block_bytes or (512 if own.is_cuda else 32) * 2**20
+    scores, found = _scan(scorer, rows, min(len(rows), k + max(_SPARE, k // 16)), barred, bytes_a_block)
+    values, order = _rescore(scorer, rows, scores, found, k, bytes_a_block)
+    unsure = _uncertain(scorer, scores, values, k, len(rows))
+    if len(unsure):
+        _search_again(scorer, rows, unsure, values, order, barred, bytes_a_block)
+    nearest = -values if metric == "l2" else values
+    return as_kind(nearest[:, :k].to(torch.float32), queries), as_kind(order[:, :k].contiguous(), queries)
+
+
+def _check_candidates(exclude: Any | None, num_queries: int, size: int, k: int, device: torch.device) -> torch.Tensor | None:
+    """Return ``exclude`` as (Q, X) int64 without repetitions, after checking that k candidates remain."""
+    if k < 1:
+        raise UsageError(f"`k` must be at least 1, got {k}")
+    left, barred = size, None
+    if exclude is not None:
+        barred = as_tensor(exclude, device)
+        if barred.ndim != 2 or len(barred) != num_queries or barred.is_floating_point():
+            raise UsageError(f"`exclude` must be ({num_queries}, X) integers, got shape {tuple(barred.shape)} of {barred.dtype}")
+        if barred.numel() and not (int(barred.min()) >= -1 and int(barred.max()) < size):
+            raise UsageError(f"`exclude` must hold positions in [0, {size}) or -1, got {int(barred.min())} to {int(barred.max())}")
+        barred = barred.to(torch.int64).sort(dim=1).values
+        repeated = torch.zeros_like(barred, dtype=torch.bool)
+        repeated[:, 1:] = barred[:, 1:] == barred[:, :-1]
+        barred = barred.masked_fill(repeated, -1)
+        if barred.numel():
+            left = size - int((barred >= 0).sum(1).max())
+    if k > left:
+        raise DataError(
+            f"`k` = {k} is more than the candidates that a query has after exclusion: the largest possible k is {left} of {size} rows"
+        )
+    return barred
+
+
+def _bar(scores: torch.Tensor, barred: torch.Tensor | None, start: int) -> None:
+    """Set the scores (q, w) of excluded rows to minus infinity; column 0 is gallery row ``start``."""
+    if barred is None or not barred.numel():
+        return
+    columns = barred - start
+    query, slot = ((columns >= 0) & (columns < scores.shape[1]) & (barred >= 0)).nonzero(as_tuple=True)
+    scores[query, columns[query, slot]] = -torch.inf
+
+
+def _scan(scorer: Scorer, rows: Gallery, keep: int, barred: torch.Tensor | None, block_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ``keep`` best float32 scores (Q, keep) and their positions, unordered; the gallery is read once."""
+    num_queries, device = len(scorer.scan), scorer.scan.device
+    scores = torch.empty((num_queries, 0), device=device)
+    found = torch.empty((num_queries, 0), dtype=torch.int64, device=device)
+    width = max(1, min(_WIDTH, len(rows), block_bytes // (_FLOAT32_BYTES * min(num_queries, 64))))
+    height = max(1, block_bytes // (_FLOAT32_BYTES * width))
+    for start, stop in spans(len(rows), width):
+        block, half_norms = scorer.prepare(rows.read(start, stop), start)
+        parts = []
+        for first, last in spans(num_queries, height):
+            product = scorer.scan[first:last] @ block.T
+            if half_norms is not None:
+                product -= half_norms
+            _bar(product, None if barred is None else barred[first:last], start)
+            parts.append(_merge(scores[first:last], found[first:last], product, start, keep))
+        scores, found = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return scores, found
+
+
+def _merge(scores: torch.Tensor, found: torch.Tensor, block: torch.Tensor, start: int, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merge a block of scores (q, w) into running lists of at most ``keep``."""
+    best, columns = _block_best(block, keep, scores.amin(1, keepdim=True) if scores.shape[1] == keep else None)
+    together, where = torch.cat([scores, best], 1), torch.cat([found, columns + start], 1)
+    if together.shape[1] <= keep:
+        return together, where
+    together, at = together.topk(keep, dim=1, sorted=False)
+    return together, where.gather(1, at)
+
+
+def _block_best(block: torch.Tensor, keep: int, threshold: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what may belong to the ``keep`` best of a block, with its columns.
+
+    Columns are folded into groups: the best ``keep`` lie within the ``keep`` groups of largest maximum, of which those below the threshold are dropped.
+    """
+    height, width = block.shape
+    groups = width // _FOLD
+    if width <= keep:
+        return block, torch.arange(width, device=block.device).expand(height, -1)
+    if groups <= 2 * keep and (threshold is None or groups <= 64):
+        return block.topk(keep, dim=1, sorted=False)
+    folded = block[:, : groups * _FOLD].reshape(height, _FOLD, groups)
+    peaks = folded.amax(1)
+    wanted = min(keep, groups)
+    if threshold is not None and not block.is_cuda:
+        wanted = min(wanted, int((peaks > threshold).sum(1).max()))
+    chosen = peaks.topk(wanted, dim=1, sorted=False).indices
+    values = folded.gather(2, chosen.unsqueeze(1).expand(-1, _FOLD, -1)).flatten(1)
+    columns = (torch.arange(_FOLD, device=block.device)[:, None] * groups + chosen.unsqueeze(1)).flatten(1)
+    tail = torch.arange(groups * _FOLD, width, device=block.device).expand(height, -1)
+    return torch.cat([values, block[:, groups * _FOLD :]], 1), torch.cat([columns, tail], 1)
+
+
+def _order(values: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    """Return the order (Q, K) by descending value in float32, then ascending position."""
+    by_position = found.argsort(dim=1)
+    rounded = values.to(torch.float32).gather(1, by_position)
+    return by_position.gather(1, rounded.sort(dim=1, descending=True, stable=True).indices)
+
+
+def _rescore(
+    scorer: Scorer, rows: Gallery, scores: torch.Tensor, found: torch.Tensor, k: int, block_bytes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return exact values (Q, k) float64 and positions of the kept rows, in order; excluded rows are at minus infinity."""
+    values = torch.empty(found.shape, dtype=torch.float64, device=found.device)
+    # Small blocks stay in the cache, which is most of the speed on a CPU.
+    step = block_bytes if found.is_cuda else min(block_bytes, 4 * 2**20)
+    for start, stop in spans(len(found), max(1, step // (8 * max(1, found.shape[1]) * scorer.scan.shape[1]))):
+        taken = rows.take(found[start:stop].flatten()).view(stop - start, found.shape[1], -1)
+        values[start:stop] = scorer.pair_values(torch.arange(start, stop, device=found.device), taken)
+    values.masked_fill_(scores == -torch.inf, -torch.inf)
+    order = _order(values, found)[:, :k]
+    return values.gather(1, order), found.gather(1, order)
+
+
+def _uncertain(scorer: Scorer, scores: torch.Tensor, values: torch.Tensor, k: int, size: int) -> torch.Tensor:
+    """Return the queries for which a row that the scan dropped could be as near as the k-th kept one."""
+    if scores.shape[1] == size:
+        return torch.empty(0, dtype=torch.int64, device=scores.device)
+    worst = values[:, k - 1]
+    reach = scorer.as_scores(worst[:, None])[:, 0]
+    ulp = 2.0**-23 * (worst.square() if scorer.metric == "l2" else worst.abs())
+    dropped = scores.amin(1).to(torch.float64) + scorer.bound() + ulp
+    return (reach <= dropped).nonzero().flatten()
+
+
+def _search_again(
+    scorer: Scorer,
+    rows: Gallery,
+    unsure: torch.Tensor,
+    values: torch.Tensor,
+    found: torch.Tensor,
+    barred: torch.Tensor | None,
+    block_bytes: int,
+) -> None:
+    """Search for the ``unsure`` queries with exact values throughout, and write their rows of ``values`` and ``found``.
+
+    Blocks come in order of position, so a later row must be strictly nearer than the k-th so far, and at least as near as the k-th of the first search.
+    A float64 product rules out nearly all of them; what remains is scored pair by pair.
+    """
+    k, dimensions = values.shape[1], scorer.scan.shape[1]
+    for first, last in spans(len(unsure), max(1, block_bytes // (24 * max(k, 1024)))):
+        at = unsure[first:last]
+        least = values[at, k - 1].to(torch.float32)
+        best = torch.full((len(at), k), -torch.inf, dtype=torch.float64, device=values.device)
+        where = torch.full((len(at), k), len(rows), dtype=torch.int64, device=values.device)
+        for start, stop in spans(len(rows), max(k, 1024)):
+            block = rows.read(start, stop)
+            upper = _upper_values(scorer, at, block)
+            _bar(upper, None if barred is None else barred[at], start)
+            upper = upper.to(torch.float32)
+            query, column = ((upper >= least[:, None]) & (upper > best[:, -1:].to(torch.float32))).nonzero(as_tuple=True)
+            exact = torch.full_like(upper, -torch.inf, dtype=torch.float64)
+            for low, high in spans(len(query), max(1, block_bytes // (32 * dimensions))):
+                pairs = scorer.pair_values(at[query[low:high]], block[column[low:high]].unsqueeze(1))
+                exact[query[low:high], column[low:high]] = pairs[:, 0]
+            together = torch.cat([best, exact], 1)
+            positions = torch.cat([where, torch.arange(start, stop, device=where.device).expand(len(at), -1)], 1)
+            order = _order(together, positions)[:, :k]
+            best, where = together.gather(1, order), positions.gather(1, order)
+        values[at], found[at] = best, where
+
+
+def _upper_values(scorer: Scorer, at: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """Return values (n, w) in float64 that no exact value exceeds by more than its own rounding."""
+    others = block.to(torch.float64)
+    slack = 2.0**-50 * (scorer.scan.shape[1] ** 0.5 + 8)
+    if scorer.metric == "l2":
+        others = others if scorer.centre is None else others - scorer.centre
+        norms = row_norms(others).square()
+        own = scorer.norms[at].square()[:, None]
+        squared = own - 2 * (scorer.exact[at] @ others.T) + norms
+        return squared.sub_(slack * (own + norms)).clamp_min_(0).sqrt_().neg_()
+    norms = row_norms(others)
+    products = scorer.exact[at] @ others.T
+    if scorer.metric == "cosine":
+        return products.div_(norms).add_(slack)
+    return products.add_(slack * scorer.norms[at][:, None] * norms)

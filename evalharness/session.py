@@ -1,0 +1,275 @@
+"""One command's work: plan, find what is already done, do the rest; computing modules are imported only when something is to do."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import platform
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalharness.errors import UsageError
+from evalharness.keys import plain
+from evalharness.plan import Plan, Planner, UnitPlan
+from evalharness.registry import Registry
+from evalharness.stamp import EncoderUse, Sources, use_encoder
+from evalharness.store.results import ResultsReader, RunWriter, UnitResult, check_writable
+from evalharness.store.views import ViewCache
+from evalharness.suites import Library, Selection
+from evalharness.types import Encoder, Identity, RunInfo, UnitInfo
+
+if TYPE_CHECKING:
+    from evalharness.embed import Progress
+    from evalharness.run import RunReport
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Settings:
+    """What a user asks for beside tasks and encoders."""
+
+    out: Path | None = None
+    device: str = "auto"
+    devices: tuple[str, ...] = ()
+    dtype: str = "float32"
+    batch_size: int | None = None
+    limit: int | None = None
+    seed: int | None = None
+    force: bool = False
+    command: str = ""
+    live: Mapping[str, Encoder] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How a session ended: counts of units by status, and of those that needed nothing."""
+
+    plan: Plan
+    pending: int
+    reused: int
+    report: RunReport | None
+    folder: Path | None
+
+
+def builtin_folder() -> Path:
+    """Return the folder of the task files that ship with the harness."""
+    import evalharness.tasks
+
+    return Path(evalharness.tasks.__file__).parent
+
+
+def open_library(registry: Registry) -> Library:
+    """Return the library of built-in task files and those that plugins ship."""
+    return Library([builtin_folder(), *registry.task_paths()])
+
+
+class Session:
+    """Plan and run for one registry."""
+
+    def __init__(self, registry: Registry, settings: Settings, progress: Progress) -> None:
+        self.registry = registry
+        self.settings = settings
+        self.progress = progress
+        self.sources = Sources(registry)
+        self._overrides: dict[str, Identity] = {}
+
+    def plan(self, selections: Sequence[Selection], encoders: Sequence[str | EncoderUse]) -> Plan:
+        """Return the whole plan, finished units included.
+
+        Views are laid out over all units, so that a resumed run embeds the same batches as an undisturbed one.
+        """
+        uses = [self._use(encoder) for encoder in encoders]
+        labels = [use.label for use in uses]
+        if len(set(labels)) < len(labels):
+            uses = list({use.label: use for use in uses}.values())
+        planner = Planner(self.registry, self.sources, dtype=self.settings.dtype, limit=self.settings.limit, seed=self.settings.seed)
+        return planner.make(selections, uses)
+
+    def _use(self, encoder: str | EncoderUse) -> EncoderUse:
+        use = use_encoder(self.registry, encoder) if isinstance(encoder, str) else encoder
+        return replace(use, identity=self._overrides[use.label]) if use.label in self._overrides else use
+
+    def pending(self, plan: Plan) -> tuple[list[UnitPlan], list[UnitPlan]]:
+        """Return the units to do, and those that are done and only need their records under another suite's name."""
+        if self.settings.out is None or self.settings.force:
+            return plan.units, []
+        finished = ResultsReader([self.settings.out]).finished()
+        done = {key for (_, key), line in finished.items() if line["status"] != "failed"}
+        todo, adopt = [], []
+        for unit in plan.units:
+            line = finished.get((unit.suite, unit.key))
+            if line is not None and line["status"] != "failed":
+                continue
+            (adopt if unit.key in done and line is None else todo).append(unit)
+        uncached = {label for label, use in plan.encoders.items() if use.identity.kind == "none"}
+        redo = [unit for unit in plan.units if unit.encoder in uncached]
+        return [*[unit for unit in todo if unit.encoder not in uncached], *redo], adopt
+
+    def run(self, selections: Sequence[Selection], encoders: Sequence[str | EncoderUse]) -> Outcome:
+        """Do what is not done yet.
+
+        Raises:
+            EvalHarnessError: a mistake of the user, or a store that cannot be written.
+        """
+        while True:
+            plan = self.plan(selections, encoders)
+            if self.settings.out is not None:
+                check_writable(self.settings.out)
+            todo, adopt = self.pending(plan)
+            writer = self._writer(plan)
+            if adopt and writer is not None:
+                self._adopt(writer, adopt)
+            if not todo:
+                return Outcome(plan=plan, pending=0, reused=len(plan.units), report=None, folder=writer.folder if writer and adopt else None)
+            report = self._execute(plan, todo, writer)
+            if report is not None:
+                return Outcome(plan=plan, pending=len(todo), reused=len(plan.units) - len(todo), report=report, folder=writer and writer.folder)
+
+    def _execute(self, plan: Plan, todo: list[UnitPlan], writer: RunWriter | None) -> RunReport | None:
+        """Run the units; None means that an encoder turned out to be another one and all must be planned again."""
+        from evalharness.embed import IdentityChangedError, PassSettings
+        from evalharness.run import Runner
+
+        settings = PassSettings(
+            device=choose_device(self.settings.device),
+            devices=self.settings.devices,
+            dtype=self.settings.dtype,
+            batch_size=self.settings.batch_size,
+            plugins=self.registry.requests,
+            live=self.settings.live,
+        )
+        info = RunInfo(
+            folder=writer.folder if writer else None,
+            encoders=tuple(plan.encoders),
+            tasks=tuple(task.task.name for task in plan.tasks.values()),
+            num_units=len(todo),
+        )
+        self._observe("evalharness_run_started", run=info)
+        runner = Runner(
+            self.registry, self.sources, plan, settings, self.progress, writer=writer, cache=ViewCache(), on_unit=self._unit_observer()
+        )
+        try:
+            report = runner.run(todo)
+        except IdentityChangedError as error:
+            self.progress.say(f"encoder `{error.label}` no longer gives the vectors stored for it: they are not used, and it is measured anew")
+            self._overrides[error.label] = error.identity
+            return None
+        self._observe("evalharness_run_finished", run=info)
+        return report
+
+    def _unit_observer(self) -> Callable[[UnitInfo], None]:
+        return lambda info: self._observe("evalharness_unit_finished", unit=info)
+
+    def _observe(self, hook: str, **event: Any) -> None:
+        """Tell observers; their exceptions are logged, never fatal."""
+        for implementation in getattr(self.registry.hook, hook).get_hookimpls():
+            try:
+                implementation.function(**{name: event[name] for name in implementation.argnames})
+            except Exception:
+                LOG.exception("observer of plugin `%s` raised in %s", implementation.plugin_name, hook)
+
+    def _adopt(self, writer: RunWriter, units: Sequence[UnitPlan]) -> None:
+        """Write the records of finished units again under another suite's name; nothing is computed."""
+        assert self.settings.out is not None
+        reader = ResultsReader([self.settings.out])
+        lines = {key: (suite, line) for (suite, key), line in reader.finished().items() if line["status"] != "failed"}
+        results = []
+        for unit in units:
+            suite, line = lines[unit.key]
+            named = {"suite": unit.suite, "suite_version": unit.suite_version}
+            records = [{**record, **named} for record in reader.unit_records(unit.key, suite)]
+            results.append(UnitResult(key=unit.key, line={**line, "suite": unit.suite}, records=records))
+        writer.commit(units[0].base["task"], units[0].encoder, results)
+
+    def _writer(self, plan: Plan) -> RunWriter | None:
+        if self.settings.out is None:
+            return None
+        now = datetime.datetime.now(datetime.UTC)
+        name = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        return RunWriter(self.settings.out, name, self._run_facts(plan, now))
+
+    def _run_facts(self, plan: Plan, now: datetime.datetime) -> dict[str, Any]:
+        """Return everything volatile that ``run.json`` records."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        versions = {}
+        for package in ("evalharness", "torch", "numpy", "scipy", "faiss-cpu", "datasets"):
+            try:
+                versions[package] = version(package)
+            except PackageNotFoundError:
+                continue
+        settings = {
+            "device": self.settings.device,
+            "devices": list(self.settings.devices),
+            "dtype": self.settings.dtype,
+            "batch_size": self.settings.batch_size,
+            "limit": self.settings.limit,
+            "seed": self.settings.seed,
+            "force": self.settings.force,
+        }
+        return {
+            "started": now.isoformat(timespec="microseconds"),
+            "command": self.settings.command,
+            "settings": settings,
+            "plugins": list(self.registry.requests),
+            "tasks": {
+                task.task.name: {
+                    "version": task.task.file.version,
+                    "modality": "+".join(task.task.file.modalities),
+                    "main": task.task.file.main,
+                    "margin": task.task.file.margin,
+                    "summary": task.task.file.summary,
+                }
+                for task in plan.tasks.values()
+            },
+            "encoders": {label: {"reference": use.reference, "params": plain(use.params), "identity": use.identity.kind} for label, use in plan.encoders.items()},
+            "versions": {"python": platform.python_version(), **versions},
+            "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": _cores(), "disk_free": shutil.disk_usage("/").free},
+        }
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_device(name: str) -> str:
+    """Return the device to compute on; ``auto`` takes CUDA, then MPS, then the CPU.
+
+    Raises:
+        UsageError: torch does not know the device, or it is not there.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except Exception as error:
+        raise UsageError(f"device `{name}` cannot be used: {' '.join(str(error).split())[:200]}") from error
+    return name
+
+
+class Silent:
+    """Report no progress."""
+
+    def start(self, what: str, total: int) -> None:
+        """Begin nothing."""
+
+    def advance(self, count: int) -> None:
+        """Count nothing."""
+
+    def stop(self) -> None:
+        """End nothing."""
+
+    def say(self, text: str) -> None:
+        """Log a line."""
+        LOG.warning("%s", text)
+
+

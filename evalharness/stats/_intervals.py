@@ -1,0 +1,299 @@
+"""Intervals: Wilson, Newcombe, bootstrap, jackknife, half-sample, simultaneous."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from evalharness.errors import UsageError
+from evalharness.stats._checks import as_vector, check_level
+from evalharness.types import Array, Interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_UNDEFINED = 0.05
+
+
+def _normal_quantile(probability: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
+def _t_quantile(probability: float, degrees: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
+
+
+def _clip(bound: float, low: float | None, high: float | None) -> float:
+    if math.isnan(bound):
+        return bound
+    return min(max(bound, -math.inf if low is None else low), math.inf if high is None else high)
+
+
+def wilson(successes: float, n: float, level: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a proportion.
+
+    >>> round(wilson(8, 10).low, 6), round(wilson(8, 10).high, 6)
+    (0.490162, 0.943318)
+
+    Args:
+        successes: hits in [0, n]; a float where items carry part of a hit.
+        n: trials; a float where the number is an effective one. 0 gives NaN bounds.
+        level: the confidence level, a fraction.
+
+    Returns:
+        The interval, bounds in [0, 1]; ``n`` rounded down.
+
+    Raises:
+        UsageError: ``successes`` is outside [0, n] or ``level`` outside (0, 1).
+
+    Source:
+        Wilson 1927, without continuity correction.
+    """
+    check_level(level)
+    if not 0 <= successes <= n:
+        raise UsageError(f"`successes` must lie in [0, n], got {successes} of {n}")
+    if n == 0:
+        return Interval(low=math.nan, high=math.nan, level=level, method="wilson", n=0)
+    z = _normal_quantile((1 + level) / 2)
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return Interval(low=low, high=high, level=level, method="wilson", n=int(n))
+
+
+def newcombe(successes_1: float, n_1: float, successes_2: float, n_2: float, level: float = 0.95) -> Interval:
+    """Return Newcombe's interval of the difference p1 - p2 of two independent proportions.
+
+    Args:
+        successes_1: hits of the first sample, in [0, n_1].
+        n_1: its size; 0 gives NaN bounds.
+        successes_2: hits of the second sample, in [0, n_2].
+        n_2: its size; 0 gives NaN bounds.
+        level: the confidence level, a fraction.
+
+    Returns:
+        The interval, bounds in [-1, 1]; ``n`` is the sum of the sizes.
+
+    Raises:
+        UsageError: hits outside their range, or ``level`` outside (0, 1).
+
+    Source:
+        Newcombe 1998, method 10 (Wilson limits, no continuity correction).
+    """
+    first, second = wilson(successes_1, n_1, level), wilson(successes_2, n_2, level)
+    share_1 = successes_1 / n_1 if n_1 else math.nan
+    share_2 = successes_2 / n_2 if n_2 else math.nan
+    difference = share_1 - share_2
+    low = difference - math.hypot(share_1 - first.low, second.high - share_2)
+    high = difference + math.hypot(first.high - share_1, share_2 - second.low)
+    return Interval(low=low, high=high, level=level, method="newcombe", n=int(n_1 + n_2))
+
+
+def _defined(replicates: Any) -> Array | None:
+    """Return the defined replicates, or None where too many are undefined or all are equal."""
+    values = as_vector(replicates, "replicates")
+    kept = values[np.isfinite(values)]
+    if len(kept) < 2 or len(values) - len(kept) > MAX_UNDEFINED * len(values):
+        return None
+    spread = float(np.ptp(kept))
+    return kept if spread > 1e-12 * float(np.abs(kept).max()) else None
+
+
+def _bca_probabilities(value: float, replicates: Array, jackknife: Array, level: float) -> tuple[float, float]:
+    from scipy.special import ndtr
+
+    tie = 1e-10 * float(np.ptp(replicates))
+    below = float(np.mean(replicates < value - tie) + 0.5 * np.mean(np.abs(replicates - value) <= tie))
+    edge = 0.5 / len(replicates)
+    bias = _normal_quantile(min(max(below, edge), 1 - edge))
+    deviations = jackknife.mean() - jackknife
+    squares = float((deviations**2).sum())
+    acceleration = float((deviations**3).sum()) / (6 * squares**1.5) if squares > 0 else 0.0
+    tails = []
+    for probability in ((1 - level) / 2, (1 + level) / 2):
+        shifted = bias + _normal_quantile(probability)
+        tails.append(float(ndtr(bias + shifted / (1 - acceleration * shifted))))
+    return tails[0], tails[1]
+
+
+def bootstrap(
+    value: float,
+    replicates: Any,
+    *,
+    method: Literal["basic", "percentile", "bca"] = "basic",
+    level: float = 0.95,
+    jackknife: Any | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    n: int | None = None,
+) -> Interval:
+    """Return a bootstrap interval from replicates of a statistic.
+
+    Args:
+        value: the statistic on all rows.
+        replicates: (R,) the statistic on resamples; up to 5 % may be NaN and are left out.
+        method: ``basic`` (2 value - quantile), ``percentile``, or ``bca``.
+        level: the confidence level, a fraction.
+        jackknife: (U,) leave-one-unit-out values, needed by ``bca``.
+        low: the least value that the statistic can take, to clip the bounds; None for none.
+        high: the largest.
+        n: the number of units to state; default the length of ``jackknife``, else the number of replicates.
+
+    Returns:
+        The interval; NaN bounds where the value or more replicates are undefined, or where all replicates are equal.
+
+    Raises:
+        UsageError: the method is unknown, ``bca`` lacks ``jackknife``, or ``level`` is outside (0, 1).
+
+    Source:
+        Efron 1987 for BCa; replicates equal to the value count half in its bias term, as in scipy.
+    """
+    check_level(level)
+    if method not in ("basic", "percentile", "bca"):
+        raise UsageError(f"`method` must be `basic`, `percentile` or `bca`, got {method!r}")
+    if method == "bca" and jackknife is None:
+        raise UsageError("`method='bca'` needs `jackknife`, the leave-one-out values; make them with `jackknife_weights`")
+    left_out = None if jackknife is None else as_vector(jackknife, "jackknife")
+    size = n if n is not None else len(np.atleast_1d(replicates)) if left_out is None else len(left_out)
+    kept = _defined(replicates)
+    bounds = (math.nan, math.nan)
+    if kept is not None and math.isfinite(value):
+        tails = ((1 - level) / 2, (1 + level) / 2)
+        if method == "bca" and left_out is not None:
+            tails = _bca_probabilities(value, kept, left_out[np.isfinite(left_out)], level)
+        below, above = (float(bound) for bound in np.quantile(kept, tails))
+        bounds = (2 * value - above, 2 * value - below) if method == "basic" else (below, above)
+    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method=f"bootstrap-{method}", n=size)
+
+
+def jackknife_interval(
+    value: float, leave_one_out: Any, level: float = 0.95, *, low: float | None = None, high: float | None = None
+) -> Interval:
+    """Return value ± t · SE with the delete-one-unit jackknife's standard error.
+
+    For a mean this is the usual t interval.
+
+    Args:
+        value: the statistic on all rows.
+        leave_one_out: (U,) the statistic without each unit.
+        level: the confidence level, a fraction.
+        low: the least value that the statistic can take, to clip the bounds; None for none.
+        high: the largest.
+
+    Returns:
+        The interval with ``n`` = U; NaN bounds for fewer than two units, an undefined value, or no spread.
+
+    Raises:
+        UsageError: ``level`` is outside (0, 1).
+
+    Source:
+        Efron & Tibshirani 1993, section 11; t quantile at U - 1 degrees of freedom.
+    """
+    check_level(level)
+    left_out = as_vector(leave_one_out, "leave_one_out")
+    units = len(left_out)
+    half = math.nan
+    if units >= 2:
+        spread = float(np.square(left_out - left_out.mean()).sum())
+        error = math.sqrt((units - 1) / units * spread)
+        scale = 1e-12 * max(abs(value), float(np.abs(left_out).max()))
+        half = _t_quantile((1 + level) / 2, units - 1) * error if error > scale else math.nan
+    return Interval(low=_clip(value - half, low, high), high=_clip(value + half, low, high), level=level, method="jackknife", n=units)
+
+
+def half_sample(
+    value: float,
+    replicates: Any,
+    level: float = 0.95,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    n: int | None = None,
+) -> Interval:
+    """Return value + quantiles of (replicate - mean of replicates), for statistics of a whole cloud.
+
+    A half drawn without replacement varies about the whole as the whole varies about the truth, and holds no duplicates.
+    Its bias from the smaller n is removed by taking deviations from the replicates' own mean.
+
+    Args:
+        value: the statistic on all rows.
+        replicates: (R,) the statistic on random halves.
+        level: the confidence level, a fraction.
+        low: the least value that the statistic can take, to clip the bounds; None for none.
+        high: the largest.
+        n: the number of units to state; default the number of replicates.
+
+    Returns:
+        The interval; NaN bounds where it is undefined or all replicates are equal.
+
+    Raises:
+        UsageError: ``level`` is outside (0, 1).
+
+    Source:
+        Politis, Romano & Wolf 1999 (subsampling with b = n/2, where the finite-population factor is 1).
+    """
+    check_level(level)
+    kept = _defined(replicates)
+    bounds = (math.nan, math.nan)
+    if kept is not None and math.isfinite(value):
+        below, above = np.quantile(kept - kept.mean(), ((1 - level) / 2, (1 + level) / 2))
+        bounds = (value + float(below), value + float(above))
+    size = len(np.atleast_1d(replicates)) if n is None else n
+    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method="half-sample", n=size)
+
+
+def simultaneous_level(level: float, groups: int) -> float:
+    """Return the level that each of ``groups`` intervals needs so that all hold at once, after Bonferroni.
+
+    >>> round(simultaneous_level(0.95, 5), 6)
+    0.99
+
+    Raises:
+        UsageError: ``groups`` is below 1 or ``level`` outside (0, 1).
+    """
+    check_level(level)
+    if groups < 1:
+        raise UsageError(f"`groups` must be at least 1, got {groups}")
+    return 1 - (1 - level) / groups
+
+
+class WorstGroup(NamedTuple):
+    """Hold the worst group: ``group`` counted from 0 among those given, its ``value``, and a ``bound`` below (or above) every group's truth."""
+
+    group: int
+    value: float
+    bound: float
+
+
+def worst_group_bound(values: Any, intervals: Sequence[Interval], *, level: float = 0.95, higher_is_better: bool = True) -> WorstGroup:
+    """Return the worst group and a bound that holds for all groups at once.
+
+    Args:
+        values: (G,) the groups' values; leave out groups that are too small.
+        intervals: one a group, each made at ``simultaneous_level(level, G)``.
+        level: the simultaneous level.
+        higher_is_better: False bounds the largest value from above.
+
+    Returns:
+        The first of the worst groups, its value and the least lower bound (the largest upper bound); NaN where any bound is undefined.
+
+    Raises:
+        UsageError: there are no groups, the lengths differ, or an interval was made at a lower level than it needs.
+    """
+    scores = as_vector(values, "values")
+    if len(scores) == 0 or len(scores) != len(intervals):
+        raise UsageError(f"`values` and `intervals` must hold one entry a group, got {len(scores)} and {len(intervals)}")
+    needed = simultaneous_level(level, len(scores))
+    if any(interval.level < needed - 1e-9 for interval in intervals):
+        raise UsageError(f"`intervals` of {len(scores)} groups must be made at level {needed:.6g}, see `simultaneous_level`")
+    group = int(np.argmin(scores) if higher_is_better else np.argmax(scores))
+    bounds = np.array([interval.low if higher_is_better else interval.high for interval in intervals])
+    return WorstGroup(group, float(scores[group]), float(bounds.min() if higher_is_better else bounds.max()))

@@ -1,0 +1,282 @@
+"""The results store: a folder a run, in which a unit counts once its line stands in ``units.jsonl``.
+
+The outcome file is renamed into place first, record lines follow, the unit line comes last; whatever a kill leaves behind before that line is ignored when read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evalharness.errors import StoreError
+from evalharness.keys import DIGEST_BYTES, canonical, digest
+from evalharness.records import cell_key, record_key
+from evalharness.store.files import append_lines, atomic_write, read_json, read_lines, storing, write_json
+from evalharness.types import Array, Column
+
+MAX_NAME = 60
+
+
+def safe_name(name: str) -> str:
+    """Return a file name for a task, encoder or reference of any characters; a digest tells altered names apart.
+
+    >>> safe_name("pixels")
+    'pixels'
+    """
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:MAX_NAME]
+    return clean if clean == name else f"{clean or 'name'}-{digest(name)[:8]}"
+
+
+def compact(values: Any) -> Array:
+    """Return a column as it is stored: bits for booleans, the smallest integers, float32 for floats, (M,) or (M, way)."""
+    array = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    if array.dtype.kind in "iu":
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        kinds = (np.int8, np.int16, np.int32, np.int64)
+        return array.astype(next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))
+    return array
+
+
+def outcome_digest(rows: Array, columns: Mapping[str, Array]) -> str:
+    """Return a digest of what was seen of every item, independent of the file format."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name, values in [("row", rows.astype(np.int64)), *sorted(columns.items())]:
+        wide = values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+        state.update(f"{name}:{wide.dtype}:{wide.shape};".encode())
+        state.update(np.ascontiguousarray(wide).tobytes())
+    return state.hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredOutcome:
+    """Hold one variant's items as they are stored: ``rows`` (M,), ``columns`` name to (M,) or (M, way)."""
+
+    variant: str
+    rows: Array
+    columns: Mapping[str, Array]
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitResult:
+    """Hold all that one finished unit leaves behind."""
+
+    key: str
+    line: dict[str, Any]
+    records: list[dict[str, Any]]
+    outcomes: list[StoredOutcome] = field(default_factory=list)
+
+
+class RunWriter:
+    """Write one run's folder; nothing appears before the first commit."""
+
+    def __init__(self, out: Path, name: str, settings: Mapping[str, Any]) -> None:
+        self.folder = out / name
+        self._settings = settings
+        self._parts: dict[str, int] = {}
+        self._started = False
+
+    def start(self) -> None:
+        """Make the folder and write ``run.json``."""
+        if not self._started:
+            write_json(self.folder / "run.json", dict(self._settings))
+            self._started = True
+
+    def write_rows(self, name: str, ids: Array, columns: Mapping[str, Column]) -> None:
+        """Write the ids and columns of a row set, once."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.start()
+        path = self.folder / "rows" / f"{name}.parquet"
+        if path.exists():
+            return
+        arrays = {"id": pa.array([str(item) for item in ids])} | {key: _arrow_column(column) for key, column in columns.items() if key != "id"}
+        names = {f"names:{key}": json.dumps(list(column.names), ensure_ascii=False) for key, column in columns.items() if column.names}
+        with atomic_write(path) as stream:
+            pq.write_table(pa.table(arrays).replace_schema_metadata(names), stream, compression="zstd")
+
+    def commit(self, task: str, encoder: str, units: Sequence[UnitResult]) -> None:
+        """Store finished units: outcomes, then records, then the lines that make them count."""
+        self.start()
+        stem = f"{safe_name(task)}-{safe_name(encoder)}"
+        held = [unit for unit in units if unit.outcomes]
+        if held:
+            part = self._parts[stem] = self._parts.get(stem, -1) + 1
+            file = f"outcomes/{stem}-{part:04d}.parquet"
+            self._write_outcomes(self.folder / file, held)
+            for unit in held:
+                self._point(unit, f"{self.folder.name}/{file}")
+        append_lines(self.folder / "records.jsonl", [record for unit in units for record in unit.records])
+        append_lines(self.folder / "units.jsonl", [unit.line for unit in units])
+
+    def _point(self, unit: UnitResult, file: str) -> None:
+        known = {outcome.variant: outcome_digest(outcome.rows, outcome.columns) for outcome in unit.outcomes}
+        for record in unit.records:
+            variant = record.pop("_variant", None)
+            if variant in known:
+                record["outcome"] = f"{file}#{unit.key}#{variant}#{known[variant]}"
+
+    def _write_outcomes(self, path: Path, units: Sequence[UnitResult]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        tables = [_arrow_outcome(unit.key, outcome) for unit in units for outcome in unit.outcomes]
+        with atomic_write(path) as stream:
+            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), stream, compression="zstd")
+
+
+def _arrow_column(column: Column) -> Any:
+    import pyarrow as pa
+
+    if column.kind == "class":
+        codes = pa.array(column.values.astype(np.int32), mask=column.values < 0)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(list(column.names), type=pa.string()))
+    if column.kind == "multilabel":
+        return pa.array([[column.names[at] for at in np.flatnonzero(row)] for row in column.values], type=pa.list_(pa.string()))
+    return pa.array(column.values, from_pandas=True)
+
+
+def _arrow_outcome(key: str, outcome: StoredOutcome) -> Any:
+    import pyarrow as pa
+
+    count = len(outcome.rows)
+    columns: dict[str, Any] = {
+        "unit": pa.array([key] * count),
+        "variant": pa.array([outcome.variant] * count),
+        "row": pa.array(outcome.rows.astype(np.int64)),
+    }
+    for name, values in outcome.columns.items():
+        if name in columns:
+            raise StoreError(f"an outcome cannot have a column named `{name}`")
+        columns[name] = pa.array(list(values)) if values.ndim > 1 else pa.array(values)
+    return pa.table(columns)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFolder:
+    """Hold what one run's folder says."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    units: list[dict[str, Any]]
+    records: list[dict[str, Any]]
+
+    @property
+    def started(self) -> str:
+        """Return the start time, ISO 8601."""
+        return str(self.settings.get("started", ""))
+
+
+class ResultsReader:
+    """Read the committed units and records of result folders; each folder holds runs, or is a run."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        found = [run for folder in folders for run in _runs(folder)]
+        self.runs = sorted(found, key=lambda run: (run.started, str(run.folder)))
+
+    def finished(self) -> dict[tuple[str | None, str], dict[str, Any]]:
+        """Return the last line of every unit by (suite, unit key)."""
+        return {(line.get("suite"), line["unit"]): line for run in self.runs for line in run.units}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the newest record of every key, in order of first appearance.
+
+        A unit that was done again replaces all records of its cell, also those whose key the new unit no longer has (a failure, another worst group).
+        """
+        newest: dict[str, dict[str, Any]] = {}
+        unit_of: dict[str, str] = {}
+        for run in self.runs:
+            for record in run.records:
+                newest[record_key(record)] = record
+                unit_of[cell_key(record)] = record["unit"]
+        return [record for record in newest.values() if unit_of[cell_key(record)] == record["unit"]]
+
+    def unit_records(self, key: str, suite: str | None) -> list[dict[str, Any]]:
+        """Return the newest run's records of one unit under one suite."""
+        for run in reversed(self.runs):
+            found = [record for record in run.records if record["unit"] == key and record["suite"] == suite]
+            if found:
+                return found
+        return []
+
+    def outcome(self, record: Mapping[str, Any]) -> StoredOutcome:
+        """Load the items behind a record.
+
+        Raises:
+            StoreError: the record has no outcome, or its file is missing or cannot be read.
+        """
+        if not record.get("outcome"):
+            raise StoreError(f"the record of `{record['task']}` `{record['metric']}` has no outcome")
+        file, unit, variant, _ = record["outcome"].split("#")
+        for run in self.runs:
+            path = run.folder.parent / file
+            if path.is_file():
+                return read_outcome(path, unit, variant)
+        raise StoreError(f"outcome file `{file}` is missing")
+
+
+def read_outcome(path: Path, unit: str, variant: str) -> StoredOutcome:
+    """Load one variant of one unit from an outcome file."""
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, filters=[("unit", "=", unit), ("variant", "=", variant)])
+    except (OSError, ValueError) as error:
+        raise StoreError(f"outcome file `{path}` cannot be read: {error}") from error
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if name not in ("unit", "variant", "row") and column.null_count < len(column):
+            columns[name] = np.array(column.to_pylist()) if str(column.type).startswith("list") else column.to_numpy()
+    return StoredOutcome(variant=variant, rows=table["row"].to_numpy(), columns=columns)
+
+
+def _runs(folder: Path) -> Iterator[RunFolder]:
+    candidates = [folder] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
+    for candidate in candidates:
+        settings = read_json(candidate / "run.json")
+        if settings is None:
+            continue
+        units = [line for line in read_lines(candidate / "units.jsonl") if isinstance(line, dict) and "unit" in line]
+        committed = {line["unit"] for line in units}
+        records = [line for line in read_lines(candidate / "records.jsonl") if isinstance(line, dict) and line.get("unit") in committed]
+        yield RunFolder(folder=candidate, settings=settings, units=units, records=records)
+
+
+def check_writable(out: Path) -> None:
+    """Fail early when a folder cannot be written.
+
+    Raises:
+        StoreError: the folder cannot be made or written.
+    """
+    probe = out / ".writable"
+    with storing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+
+
+def variant_name(variant: Mapping[str, Any]) -> str:
+    """Return the canonical name of a variant, ``k=20``; the empty string for the only one.
+
+    >>> variant_name({"k": 20})
+    'k=20'
+    """
+    return ",".join(f"{key}={value if isinstance(value, str) else canonical(value)}" for key, value in sorted(variant.items()))
+
+
+def load_settings(folder: Path) -> Mapping[str, Any]:
+    """Return ``run.json`` of a run's folder."""
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]

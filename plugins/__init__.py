@@ -1,0 +1,1 @@
+"""The built-in plugins, registered through the same entry points as anyone else's."""

@@ -1,0 +1,1 @@
+"""Task files that ship with the harness, one YAML file a task."""

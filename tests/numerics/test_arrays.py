@@ -1,0 +1,43 @@
+"""Checks and normalisation of vectors."""
+
+import numpy as np
+import pytest
+import torch
+
+from evalharness.errors import VectorsError
+from evalharness.numerics import check_finite, normalise_rows
+
+
+def test_rows_get_unit_length_in_their_own_kind():
+    vectors = np.random.default_rng(0).standard_normal((20, 5)) * 1e-20
+    for given, kind in ((vectors, np.float64), (vectors.astype(np.float32), np.float32), ((vectors * 1e20).astype(np.float16), np.float32)):
+        got = normalise_rows(given)
+        assert got.dtype == kind
+        np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, rtol=1e-6)
+    assert isinstance(normalise_rows(torch.ones(2, 2)), torch.Tensor)
+    frozen = np.ones((2, 2))
+    frozen.flags.writeable = False
+    np.testing.assert_allclose(normalise_rows(frozen), 0.5**0.5)
+
+
+def test_zero_rows_are_named_by_position_or_id():
+    vectors = np.ones((14, 2))
+    vectors[1:] = 0
+    with pytest.raises(VectorsError, match="got norm 0 in rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more"):
+        normalise_rows(vectors)
+    with pytest.raises(VectorsError, match=r"`codes` cannot be normalised.* id b;"):
+        normalise_rows(vectors[:2], ids=["a", "b"], what="codes")
+
+
+def test_undefined_rows_are_named_by_position_or_id():
+    vectors = torch.ones(3, 2)
+    check_finite(vectors)
+    check_finite(np.ones((2, 2), dtype=np.int64))
+    check_finite(np.full((2, 2), 3e38, dtype=np.float32))
+    vectors[2, 0] = torch.inf
+    with pytest.raises(VectorsError, match="`vectors` must be finite, got NaN or infinity in row 2"):
+        check_finite(vectors)
+    with pytest.raises(VectorsError, match=r"`test` must be finite.* in id z"):
+        check_finite(vectors.half(), ids=np.array(["x", "y", "z"]), what="test")
+    with pytest.raises(VectorsError, match=r"must have shape \(rows, dimensions\), got \(3, 0\)"):
+        check_finite(vectors[:, :0])

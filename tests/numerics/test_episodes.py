@@ -1,0 +1,66 @@
+"""Episodes: what they promise, and that they are drawn evenly."""
+
+import numpy as np
+import pytest
+import torch
+
+from evalharness.errors import DataError, UsageError
+from evalharness.numerics import sample_episodes
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_episodes_keep_their_promises():
+    labels = np.random.default_rng(0).permutation(np.r_[np.repeat(np.arange(8) * 3, 12), np.full(20, -1)])
+    support, query, classes = sample_episodes(labels, way=5, shot=4, query=6, episodes=300, generator=seeded())
+    assert (support.shape, query.shape, classes.shape) == ((300, 5, 4), (300, 5, 6), (300, 5))
+    assert (labels[support] == classes[..., None]).all()
+    assert (labels[query] == classes[..., None]).all()
+    rows = np.concatenate([support, query], axis=2).reshape(300, -1)
+    assert all(len(set(row)) == 50 for row in rows.tolist())
+    assert all(len(set(row)) == 5 for row in classes.tolist())
+
+
+def test_every_item_and_class_is_drawn_evenly_in_every_place():
+    labels = np.repeat(np.arange(5), [6, 6, 6, 6, 6])
+    support, query, classes = sample_episodes(labels, way=2, shot=1, query=2, episodes=30000, generator=seeded())
+    for place in range(2):
+        np.testing.assert_allclose(np.bincount(classes[:, place]) / 30000, 1 / 5, atol=0.012)
+        np.testing.assert_allclose(np.bincount(support[:, place, 0], minlength=30) / 30000, 1 / 30, atol=0.006)
+        for at in range(2):
+            np.testing.assert_allclose(np.bincount(query[:, place, at], minlength=30) / 30000, 1 / 30, atol=0.006)
+
+
+def test_the_same_seed_gives_the_same_episodes_of_either_kind():
+    labels = np.arange(60) % 6
+    one = sample_episodes(labels, way=3, shot=2, query=3, episodes=7, generator=seeded(4))
+    other = sample_episodes(torch.tensor(labels), way=3, shot=2, query=3, episodes=7, generator=seeded(4))
+    for array, tensor in zip(one, other, strict=True):
+        assert tensor.dtype == torch.int64
+        np.testing.assert_array_equal(array, tensor.numpy())
+
+
+def test_whole_classes_may_be_used_up():
+    labels = np.arange(12) % 3
+    support, query, _ = sample_episodes(labels, way=3, shot=1, query=3, episodes=5, generator=seeded())
+    assert (np.sort(np.concatenate([support, query], 2).reshape(5, -1)) == np.arange(12)).all()
+
+
+def test_small_classes_are_named_with_the_largest_shot():
+    labels, names = np.repeat([0, 1, 2], [30, 18, 30]), ["ant", "bee", "cat"]
+    with pytest.raises(DataError, match=r"class 1 \(bee\) has 18 items, but `shot` \+ `query` = 20.* largest possible `shot` is 3"):
+        sample_episodes(labels, way=2, shot=5, query=15, episodes=1, generator=seeded(), names=names)
+    with pytest.raises(DataError, match=r"class 1 has 18 items.*`query` must be below 18"):
+        sample_episodes(labels, way=2, shot=1, query=18, episodes=1, generator=seeded())
+
+
+def test_impossible_sizes_are_refused():
+    labels = np.arange(40) % 2
+    with pytest.raises(DataError, match="`way` = 3 is more than the 2 classes that have items"):
+        sample_episodes(labels, way=3, shot=1, query=1, episodes=1, generator=seeded())
+    with pytest.raises(UsageError, match="`shot` must be at least 1, got 0"):
+        sample_episodes(labels, way=2, shot=0, query=1, episodes=1, generator=seeded())
+    with pytest.raises(UsageError, match=r"`labels` must be \(N,\) integer codes"):
+        sample_episodes(labels.astype(float), way=2, shot=1, query=1, episodes=1, generator=seeded())
