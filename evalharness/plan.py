@@ -419,7 +419,7 @@ class Planner:
                 task=_task_key(plan.task),
                 target=target,
                 rows=np.sort(rows),
-                cached=use.identity.kind != "none",
+                cached=use.cached and use.identity.kind != "none",
             )
         else:
             known.rows = np.union1d(known.rows, rows)

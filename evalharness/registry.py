@@ -82,6 +82,14 @@ class Registry:
         self.plugins[name] = Plugin(name=name, origin=origin, module=module, local=local)
         self._specs = None
 
+    def unregister(self, name: str) -> None:
+        """Take a plugin out again."""
+        self._manager.unregister(name=name)
+        del self.plugins[name]
+        self._specs = None
+        self._owner.clear()
+        self._resolved.clear()
+
     # --- reading --------------------------------------------------------------------------------------------------
 
     def specs(self, kind: str) -> dict[str, Spec]:

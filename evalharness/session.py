@@ -75,7 +75,7 @@ class Session:
         self.registry = registry
         self.settings = settings
         self.progress = progress
-        self.sources = Sources(registry)
+        self.sources = Sources(registry, persist=settings.out is not None)
         self._overrides: dict[str, Identity] = {}
 
     def plan(self, selections: Sequence[Selection], encoders: Sequence[str | EncoderUse]) -> Plan:
@@ -92,6 +92,7 @@ class Session:
 
     def _use(self, encoder: str | EncoderUse) -> EncoderUse:
         use = use_encoder(self.registry, encoder) if isinstance(encoder, str) else encoder
+        use = use if self.settings.out is not None else replace(use, cached=False)  # nothing is written without a results folder
         return replace(use, identity=self._overrides[use.label]) if use.label in self._overrides else use
 
     def pending(self, plan: Plan) -> tuple[list[UnitPlan], list[UnitPlan]]:

@@ -68,9 +68,10 @@ class SourceStamp:
 class Sources:
     """Load and stamp data sets; each is loaded at most once while it is in use."""
 
-    def __init__(self, registry: Registry, folder: Path | None = None, *, keep: int = 4) -> None:
+    def __init__(self, registry: Registry, folder: Path | None = None, *, keep: int = 4, persist: bool = True) -> None:
         self._registry = registry
         self._folder = (folder or cache_folder()) / "stamps"
+        self._persist = persist
         self._stamps: dict[str, SourceStamp] = {}
         self._loaded: dict[str, Dataset] = {}
         self._keep = keep
@@ -124,12 +125,14 @@ class Sources:
     def stamp(self, source: Source) -> SourceStamp:
         """Return the stamp of a split, from memory, from disk, or by loading the split once."""
         if source.key not in self._stamps:
-            key = digest([FORMAT, source.key, self._identity(source)])
+            identity = self._identity(source)
+            key = digest([FORMAT, source.key, identity])
             path = self._folder / f"{key}.npz"
-            stamp = _read_stamp(path, source, key)
+            stamp = _read_stamp(path, source, key) if "none" not in identity else None
             if stamp is None:
                 stamp = _make_stamp(source, key, self.load(source))
-                _write_stamp(path, stamp)
+                if self._persist and "none" not in identity:
+                    _write_stamp(path, stamp)
             self._stamps[source.key] = stamp
         return self._stamps[source.key]
 
@@ -249,6 +252,7 @@ class EncoderUse:
     layer: str | None
     identity: Identity
     stamp: str
+    cached: bool = True  # live modules keep their views in memory
 
 
 def parse_encoder(text: str) -> tuple[str, dict[str, Any], str | None]:

@@ -238,7 +238,7 @@ NUM_BINS = 15
 
 def assign_bins(confidence: Array) -> Array:
     """Return the bin (M,) of each confidence: open below, closed above, 0 in the first."""
-    return np.clip(np.ceil(confidence.astype(np.float64) * NUM_BINS) - 1, 0, NUM_BINS - 1).astype(np.int64)
+    return np.asarray(np.clip(np.ceil(confidence.astype(np.float64) * NUM_BINS) - 1, 0, NUM_BINS - 1), dtype=np.int64)
 
 
 @make_reducer

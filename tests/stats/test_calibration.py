@@ -10,7 +10,7 @@ from evalharness.stats._calibration import calibration_null
 
 def test_calibrated_model_shows_an_error_at_small_n():
     generator = np.random.default_rng(0)
-    assert calibration_null(generator.random(500), 500, generator).mean() == pytest.approx(0.047, abs=0.006)
+    assert calibration_null(1 / 3 + generator.random(500) * 2 / 3, 500, generator).mean() == pytest.approx(0.047, abs=0.002)
 
 
 def test_simulated_errors_are_those_of_the_reducer(monkeypatch):
