@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,8 @@ from evalharness import EvaluatorSpec, MetricInfo, Outcome, Side, Table, hookimp
 from evalharness.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     import torch
 
 

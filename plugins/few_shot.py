@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,8 @@ from evalharness import EvaluatorSpec, MetricInfo, Outcome, Side, Table, hookimp
 from evalharness.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import torch
 
     from evalharness.numerics import Episodes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness import ShiftSpec, hookimpl
 from evalharness.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import torch
 
 SIGMAS = {"small": (0.0, 0.04, 0.06, 0.08, 0.09, 0.10), "large": (0.0, 0.08, 0.12, 0.18, 0.26, 0.38)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evalharness import CodecSpec, hookimpl
 from evalharness.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
 LEVELS = 255

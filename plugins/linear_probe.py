@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FLOOR = 1e-12
 LARGEST_LOSS = 27.631021115928547  # -ln 1e-12
+BLOCKS = 4
 GRIDS = {
     "quick": tuple(10.0**power for power in np.linspace(-6, 6, 9)),
     "kornblith-45": tuple(10.0**power for power in np.linspace(-6, 5, 45)),
@@ -63,53 +64,98 @@ def fit(
     grid: str | Sequence[float] = "quick",
     scale: str = "standard",
     tolerance: float = 1e-4,
-    max_iterations: int = 1000,
+    search_iterations: int = 200,
+    max_iterations: int = 2000,
 ) -> Probe:
     """Learn one probe a penalty, keep the one that is most accurate on validation rows, and refit on both where those were carved out of the fit.
 
+    The grid is walked from strong to weak penalties and left when it has fallen behind its best by a decade;
+    fits of the walk may stop after ``search_iterations``, the chosen one must converge within ``max_iterations``.
     Ties in accuracy go to the lower log loss, then to the stronger penalty.
 
     Raises:
         DataError: the training rows hold a single class.
     """
     del generator
-    from evalharness.numerics import logistic_path
-
     if scale not in ("standard", "raw"):
         raise UsageError(f"expected `scale` to be `standard` or `raw`, got `{scale}`")
     penalties = find_grid(grid)
     features, labels = _arrays(train)
-    options = {"tolerance": tolerance, "max_iterations": max_iterations}
-    centre, spread = _scaling(features, scale)
-    path = logistic_path((features - centre) / spread, labels, penalties, **options)
-    chosen, scores = 0, []
-    if validation is not None and len(validation) and len(penalties) > 1:
-        scores = _validate(path, (validation.vectors.dense() - centre) / spread, _codes(validation))
-        chosen = max(range(len(penalties)), key=lambda at: (*scores[at], -penalties[at]))
-    converged, gradient = bool(path.converged[chosen]), float(path.gradient[chosen])
-    weights, bias = path.weights[chosen], path.bias[chosen]
+    search = _Search(features, labels, scale, tolerance, search_iterations)
+    judged = validation is not None and len(validation) > 0 and len(penalties) > 1
+    if judged and validation is not None:
+        search.walk(penalties, validation)
+    chosen = search.best() if judged else penalties[0]
     refit = validation is not None and validation.carved and len(validation) > 0
     if refit and validation is not None:
         features, labels = _join(features, labels, validation)
-        centre, spread = _scaling(features, scale)
-        again = logistic_path((features - centre) / spread, labels, [penalties[chosen]], **options)
-        weights, bias = again.weights[0], again.bias[0]
-        converged, gradient = bool(again.converged[0]), float(again.gradient[0])
-    details = {
+    final = None if refit else search.converged_fit(chosen)
+    if final is None:
+        final = _fit_one(features, labels, scale, chosen, tolerance, max_iterations)
+    final.details |= {
         "solver": "L-BFGS in the eigenbasis",
         "penalty": "l2",
-        "inverse_penalty": penalties[chosen],
-        "grid_edge": len(penalties) > 1 and chosen in (0, len(penalties) - 1),
-        "trials": len(penalties),
+        "inverse_penalty": chosen,
+        "grid_edge": judged and chosen in (penalties[0], penalties[-1]),
+        "trials": max(1, len(search.scores)),
         "train_n": len(labels),
         "refit_on_validation": bool(refit),
-        "converged": converged,
-        "gradient": gradient,
-        "validation_accuracy": scores[chosen][0] if scores else None,
+        "validation_accuracy": search.scores[chosen][0] if judged else None,
         "num_classes": len(train.target.names) if train.target else 0,
     }
+    return final
+
+
+def _fit_one(features: torch.Tensor, labels: torch.Tensor, scale: str, penalty: float, tolerance: float, max_iterations: int) -> Probe:
+    from evalharness.numerics import logistic_path
+
+    centre, spread = _scaling(features, scale)
+    path = logistic_path((features - centre) / spread, labels, [penalty], tolerance=tolerance, max_iterations=max_iterations)
+    return _probe(path, 0, centre, spread, labels)
+
+
+def _probe(path: Any, at: int, centre: torch.Tensor, spread: torch.Tensor, labels: torch.Tensor) -> Probe:
+    facts = {"converged": bool(path.converged[at]), "gradient": float(path.gradient[at]), "iterations": int(path.iterations[at])}
     majority = int(labels.bincount().argmax())
-    return Probe(mean=centre, scale=spread, weights=weights, bias=bias, majority=majority, details=details)
+    return Probe(mean=centre, scale=spread, weights=path.weights[at], bias=path.bias[at], majority=majority, details=facts)
+
+
+class _Search:
+    """Walk the grid of penalties in a few blocks, each solved at once."""
+
+    def __init__(self, features: torch.Tensor, labels: torch.Tensor, scale: str, tolerance: float, iterations: int) -> None:
+        self._centre, self._spread = _scaling(features, scale)
+        self._features = (features - self._centre) / self._spread
+        self._labels = labels
+        self._options = {"tolerance": tolerance, "max_iterations": iterations}
+        self._fits: dict[float, tuple[Any, int]] = {}
+        self.scores: dict[float, tuple[float, float]] = {}  # inverse penalty -> validation accuracy, -log loss
+
+    def walk(self, penalties: Sequence[float], validation: Table) -> None:
+        """Solve blocks of the grid until its weak end has fallen behind."""
+        from evalharness.numerics import logistic_path
+
+        held, codes = (validation.vectors.dense().float() - self._centre) / self._spread, _codes(validation)
+        step = -(-len(penalties) // BLOCKS)
+        for start in range(0, len(penalties), step):
+            block = penalties[start : start + step]
+            path = logistic_path(self._features, self._labels, block, **self._options)
+            self._fits |= {penalty: (path, at) for at, penalty in enumerate(block)}
+            self.scores |= dict(zip(block, _validate(path, held, codes), strict=True))
+            last, best = block[-1], self.best()
+            if last >= 10 * best and self.scores[last][0] < self.scores[best][0] and self.scores[last][1] < self.scores[best][1]:
+                return
+
+    def best(self) -> float:
+        """Return the inverse penalty of the best fit so far."""
+        return max(self.scores, key=lambda penalty: (*self.scores[penalty], -penalty))
+
+    def converged_fit(self, penalty: float) -> Probe | None:
+        """Return the walk's own fit at a penalty, if it converged."""
+        if penalty not in self._fits:
+            return None
+        path, at = self._fits[penalty]
+        return _probe(path, at, self._centre, self._spread, self._labels) if bool(path.converged[at]) else None
 
 
 def _codes(table: Table) -> torch.Tensor:
@@ -223,7 +269,7 @@ def evalharness_evaluators() -> Iterable[EvaluatorSpec]:
         name="linear-probe",
         summary="Multinomial logistic regression on frozen vectors, penalty chosen on validation rows",
         source="Alain & Bengio 2017; Kornblith et al. 2019",
-        params={"grid": "quick", "scale": "standard", "tolerance": 1e-4, "max_iterations": 1000},
+        params={"grid": "quick", "scale": "standard", "tolerance": 1e-4, "search_iterations": 200, "max_iterations": 2000},
         target_kinds=("class",),
         metrics=METRICS,
         main="accuracy",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,14 @@ from evalharness import EvaluatorSpec, Links, MetricInfo, Outcome, Side, Table, 
 from evalharness.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     import torch
 
     from evalharness.types import Array, Vectors
 
 CUTOFFS = (1, 3, 5, 10, 20, 50, 100, 1000)
-EXPANDED_ENTRIES = 2**23
+ENTRIES = 2**23  # of one block of scores
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,39 +57,79 @@ class Judged:
 
 @dataclass(slots=True, kw_only=True)
 class Ranking:
-    """Hold what Q queries found, best first, as groups of equal score.
+    """Hold what n queries found, best first, as groups of equal score.
 
-    ``found`` (Q, K) int64 documents; ``groups`` (Q, K) int64 numbers of their groups.
-    ``rest_queries`` and ``rest_documents`` (X,) are the members of the last group that lie beyond K, where it crosses the cutoff.
+    ``queries`` (n,) are their numbers; ``found`` (n, K) int64 documents; ``groups`` (n, K) int64 numbers of their groups.
+    ``rest_rows`` (X,) in [0, n) and ``rest_documents`` (X,) are the members of the last group that lie beyond K, where it crosses the cutoff.
     """
 
+    queries: Array
     found: Array
     groups: Array
-    rest_queries: Array
+    rest_rows: Array
     rest_documents: Array
 
     def totals(self, values: Array, rest: Array) -> Array:
-        """Return for each place (Q, K) the sum over its group of values (Q, K) and ``rest`` (X,)."""
+        """Return for each place (n, K) the sum over its group of values (n, K) and ``rest`` (X,)."""
         num_queries, width = self.groups.shape
         flat = self.groups + np.arange(num_queries)[:, None] * width
-        last = flat[self.rest_queries, -1]
-        sums = np.bincount(flat.ravel(), weights=values.ravel(), minlength=flat.size) + np.bincount(last, weights=rest, minlength=flat.size)
-        return sums[flat]
+        sums = np.bincount(flat.ravel(), weights=values.ravel(), minlength=flat.size)
+        sums += np.bincount(flat[self.rest_rows, -1], weights=rest, minlength=flat.size)
+        return np.asarray(sums[flat])
+
+    def sizes(self) -> Array:
+        """Return for each place (n, K) the size of its group."""
+        return self.totals(np.ones(self.groups.shape), np.ones(len(self.rest_rows)))
 
     def places(self) -> Array:
-        """Return for each place (Q, K) how many places of its group come before it."""
+        """Return for each place (n, K) how many places of its group come before it."""
         at = np.arange(self.groups.shape[1])
         new = np.ones(self.groups.shape, dtype=bool)
         new[:, 1:] = self.groups[:, 1:] != self.groups[:, :-1]
         return at - np.maximum.accumulate(np.where(new, at, 0), axis=1)
 
-    def crossings(self, k: int) -> int:
-        """Return for how many queries the k-th place is tied with the next."""
-        return int((self.groups[:, k - 1] == self.groups[:, k]).sum()) if self.groups.shape[1] > k else 0
+    def gains(self, judged: Judged) -> tuple[Array, Array]:
+        """Return the gains of what was found (n, K), and of the rest (X,)."""
+        own = self.queries[:, None]
+        return judged.gains_of(own, self.found), judged.gains_of(self.queries[self.rest_rows], self.rest_documents)
 
 
-def search(vectors: Vectors, queries: torch.Tensor, k: int, *, metric: str, exclude: Array | None) -> Ranking:
-    """Search for one place more than k, and where that ties with the k-th, for all that tie with it.
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """Hold what a search for one place more than k found, and what is needed to follow ties beyond it.
+
+    ``queries`` (Q, D); ``barred`` (Q,) int64 document that a query must not find, -1 for none; ``values`` and ``found`` (Q, K).
+    """
+
+    vectors: Vectors
+    queries: torch.Tensor
+    k: int
+    metric: str
+    barred: Array
+    values: Array
+    found: Array
+
+    def limits(self) -> Array:
+        """Return the number of candidates of each query, (Q,)."""
+        return len(self.vectors) - (self.barred >= 0)
+
+    def is_tied(self, k: int) -> Array:
+        """Return for which queries the k-th place may tie with the next, (Q,)."""
+        width = self.values.shape[1]
+        return np.asarray(self.values[:, k - 1] == self.values[:, k] if width > k else self.limits() > width)
+
+    def rank(self, at: Array) -> Ranking:
+        """Return the ranking of some queries, whole where ties cross the cutoff."""
+        open_ = np.flatnonzero((self.is_tied(self.k) & (self.limits() > self.values.shape[1]))[at])
+        follow = follow_by_search if hasattr(self.vectors.codec, "search") else follow_by_score
+        rows, documents = follow(self, at[open_])
+        changes = np.cumsum(self.values[at, 1:] != self.values[at, :-1], axis=1)
+        groups = np.concatenate([np.zeros((len(at), 1), dtype=np.int64), changes], axis=1)
+        return Ranking(queries=at, found=self.found[at], groups=groups, rest_rows=open_[rows], rest_documents=documents)
+
+
+def search(vectors: Vectors, queries: torch.Tensor, k: int, *, metric: str, exclude: Array | None) -> Search:
+    """Search for one place more than k, where there are so many.
 
     Args:
         vectors: the documents.
@@ -98,27 +139,9 @@ def search(vectors: Vectors, queries: torch.Tensor, k: int, *, metric: str, excl
         exclude: (Q,) int64 document to leave out for each query, -1 for none; None leaves out nothing.
     """
     barred = np.full(len(queries), -1, dtype=np.int64) if exclude is None else exclude
-    limits = len(vectors) - (barred >= 0)
-    values, found = _find(vectors, queries, min(k + 1, int(limits.min())), metric, barred)
-    width = values.shape[1]
-    unknown = values[:, k - 1] == values[:, k] if width > k else np.ones(len(values), dtype=bool)
-    rest = [
-        _follow(
-            vectors,
-            queries,
-            np.flatnonzero(unknown & (limits > width) & (limits == limit)),
-            int(limit),
-            values[:, k - 1],
-            found,
-            metric,
-            barred,
-        )
-        for limit in np.unique(limits)
-    ]
-    changes = np.cumsum(values[:, 1:] != values[:, :-1], axis=1)
-    groups = np.concatenate([np.zeros((len(values), 1), dtype=np.int64), changes], axis=1)
-    pairs = np.concatenate(rest)
-    return Ranking(found=found, groups=groups, rest_queries=pairs[:, 0], rest_documents=pairs[:, 1])
+    width = min(k + 1, len(vectors) - int((barred >= 0).any()))
+    values, found = _find(vectors, queries, width, metric, barred)
+    return Search(vectors=vectors, queries=queries, k=k, metric=metric, barred=barred, values=values, found=found)
 
 
 def _find(vectors: Vectors, queries: torch.Tensor, k: int, metric: str, barred: Array) -> tuple[Array, Array]:
@@ -127,27 +150,25 @@ def _find(vectors: Vectors, queries: torch.Tensor, k: int, metric: str, barred: 
     return values.cpu().numpy(), found.cpu().numpy()
 
 
-def _follow(
-    vectors: Vectors, queries: torch.Tensor, open_: Array, limit: int, edge: Array, found: Array, metric: str, barred: Array
-) -> Array:
-    """Return pairs (X, 2) of query and document that tie with the score ``edge`` (Q,) of the last place, beyond those found.
+def follow_by_search(search: Search, at: Array) -> tuple[Array, Array]:
+    """Return rows of ``at`` and documents (X,) beyond those found that tie with the k-th place, by searching twice as deep each time.
 
-    Only the ``open_`` queries are searched again, twice as deep each time, until another score or the last of ``limit`` candidates is reached.
+    Only a codec knows how its own search scores; so it is asked until another score or the last candidate is reached.
     """
     pairs = [np.empty((0, 2), dtype=np.int64)]
-    depth = found.shape[1]
-    while len(open_):
-        depth = min(2 * depth, limit)
-        still = []
-        for at in np.array_split(open_, -(-len(open_) * depth // EXPANDED_ENTRIES)):
-            values, where = _find(vectors, queries[_as_tensor(at, queries)], depth, metric, barred[at])
-            tied = values == edge[at, None]
+    limits = search.limits()[at]
+    for limit in np.unique(limits).tolist():
+        open_, depth = np.flatnonzero(limits == limit), search.found.shape[1]
+        while len(open_):
+            depth, own = min(2 * depth, limit), at[open_]
+            values, where = _find(search.vectors, search.queries[_as_tensor(own, search.queries)], depth, search.metric, search.barred[own])
+            tied = values == search.values[own, search.k - 1, None]
             ends = ~tied[:, -1] | (depth == limit)
-            still.append(at[~ends])
-            row, column = np.nonzero(tied & ends[:, None] & ~_held(where, found[at]))
-            pairs.append(np.stack([at[row], where[row, column]], axis=1))
-        open_ = np.concatenate(still)
-    return np.concatenate(pairs)
+            row, column = np.nonzero(tied & ends[:, None] & ~_held(where, search.found[own]))
+            pairs.append(np.stack([open_[row], where[row, column]], axis=1))
+            open_ = open_[~ends]
+    joined = np.concatenate(pairs)
+    return joined[:, 0], joined[:, 1]
 
 
 def _held(where: Array, found: Array) -> Array:
@@ -158,6 +179,52 @@ def _held(where: Array, found: Array) -> Array:
     return np.asarray(known[np.searchsorted(known, keys).clip(max=len(known) - 1)] == keys)
 
 
+def follow_by_score(search: Search, at: Array) -> tuple[Array, Array]:
+    """Return rows of ``at`` and documents (X,) beyond those found that tie with the k-th place, from one row of scores a query.
+
+    Scores are float64 products, and a tie is what rounds to the k-th value in float32, give or take the rounding of the product itself.
+    """
+    pairs = [np.empty((0, 2), dtype=np.int64)]
+    queries = search.queries[_as_tensor(at, search.queries)].double()
+    barred = np.concatenate([search.found[at], search.barred[at, None]], axis=1)
+    low, high = _rounding_interval(search.values[at, search.k - 1])
+    step = max(1, ENTRIES // max(1, len(at) + queries.shape[1]))
+    for start in range(0, len(search.vectors) if len(at) else 0, step):
+        block = np.arange(start, min(start + step, len(search.vectors)))
+        documents = search.vectors.take(block).dense().double()
+        tied = _ties(queries, documents, search.metric, _as_tensor(low, queries), _as_tensor(high, queries)).cpu().numpy()
+        row, column = np.nonzero((barred >= start) & (barred < start + len(block)))
+        tied[row, barred[row, column] - start] = False
+        row, column = np.nonzero(tied)
+        pairs.append(np.stack([row, column + start], axis=1))
+    joined = np.concatenate(pairs)
+    return joined[:, 0], joined[:, 1]
+
+
+def _rounding_interval(values: Array) -> tuple[Array, Array]:
+    """Return the ends (n, 1) float64 of what rounds to float32 values (n,)."""
+    single = values.astype(np.float32)
+    ends = [(single.astype(np.float64) + np.nextafter(single, np.float32(way)).astype(np.float64)) / 2 for way in (-np.inf, np.inf)]
+    return ends[0][:, None], ends[1][:, None]
+
+
+def _ties(queries: torch.Tensor, documents: torch.Tensor, metric: str, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Return which documents (W, D) score between ``low`` and ``high`` (n, 1) for queries (n, D), (n, W) bool."""
+    slack = 2.0**-50 * (queries.shape[1] ** 0.5 + 8)
+    own, others = queries.norm(dim=1, keepdim=True), documents.norm(dim=1)
+    products = queries @ documents.T
+    if metric == "l2":
+        squares = own.square() + others.square()
+        scores, low, high = squares - 2 * products, low.clamp_min(0).square(), high.square()
+        slack = slack * squares
+    elif metric == "cosine":
+        scores = products / (own * others)
+    else:
+        scores, slack = products, slack * own * others
+    inside: torch.Tensor = (scores >= low - slack) & (scores <= high + slack)
+    return inside
+
+
 def _as_tensor(values: Array, like: torch.Tensor) -> torch.Tensor:
     import torch
 
@@ -165,15 +232,13 @@ def _as_tensor(values: Array, like: torch.Tensor) -> torch.Tensor:
 
 
 def expected_metrics(ranking: Ranking, judged: Judged, k: int) -> dict[str, Array]:
-    """Return nDCG, recall, precision and reciprocal rank at k of each query, (Q,) float64, expected over the orders of ties.
+    """Return nDCG, recall, precision and reciprocal rank at k of n queries, (n,) float64, expected over the orders of ties.
 
     Source:
         METRICS.md 9; linear gain, ideal from all judged documents; for ties McSherry & Najork 2008.
     """
-    own = np.arange(len(ranking.found))[:, None]
-    gains, rest = judged.gains_of(own, ranking.found), judged.gains_of(ranking.rest_queries, ranking.rest_documents)
-    sizes = ranking.totals(np.ones(gains.shape), np.ones(rest.shape))
-    relevant = ranking.totals(gains > 0, rest > 0)
+    gains, rest = ranking.gains(judged)
+    sizes, relevant = ranking.sizes(), ranking.totals(gains > 0, rest > 0)
     discounts = 1 / np.log2(np.arange(k) + 2)
     gained = ((ranking.totals(gains, rest) / sizes)[:, :k] * discounts).sum(axis=1)
     hits = (relevant / sizes)[:, :k].sum(axis=1)
@@ -181,22 +246,26 @@ def expected_metrics(ranking: Ranking, judged: Judged, k: int) -> dict[str, Arra
     hazard = np.minimum(relevant / np.maximum(sizes - ranking.places(), 1), 1.0)[:, :k]
     before = np.cumprod(np.concatenate([np.ones((len(hazard), 1)), 1 - hazard[:, :-1]], axis=1), axis=1)
     return {
-        f"ndcg_at_{k}": gained / judged.ideal(k),
-        f"recall_at_{k}": hits / judged.num_relevant(),
+        f"ndcg_at_{k}": gained / judged.ideal(k)[ranking.queries],
+        f"recall_at_{k}": hits / judged.num_relevant()[ranking.queries],
         f"precision_at_{k}": hits / k,
         f"mrr_at_{k}": (before * hazard / np.arange(1, k + 1)).sum(axis=1),
     }
 
 
 def exact_recall(ranking: Ranking, exact: Ranking, size: int, k: int) -> Array:
-    """Return the share of the k found documents that exact float32 search finds too, (Q,); documents tied with its k-th count as found."""
-    own = np.broadcast_to(np.arange(len(exact.found))[:, None], exact.found.shape)
-    inside = exact.groups <= exact.groups[:, k - 1, None]
-    keys = np.concatenate([(own * size + exact.found)[inside], exact.rest_queries * size + exact.rest_documents])
-    near = Judged(num_queries=len(own), size=size, keys=np.sort(keys), gains=np.ones(len(keys)))
-    own = np.arange(len(ranking.found))[:, None]
-    hits, rest = near.gains_of(own, ranking.found), near.gains_of(ranking.rest_queries, ranking.rest_documents)
-    shares = ranking.totals(hits, rest) / ranking.totals(np.ones(hits.shape), np.ones(rest.shape))
+    """Return the share of the k found documents that exact float32 search finds too, (n,); documents tied with its k-th count as found.
+
+    Both rankings are of the same n queries, among ``size`` documents.
+    """
+    own = np.broadcast_to(exact.queries[:, None], exact.found.shape)
+    edge = exact.groups[:, k - 1, None]
+    inside = exact.groups <= edge
+    rest = (exact.groups[:, -1:] == edge)[exact.rest_rows, 0]
+    rest_keys = exact.queries[exact.rest_rows] * size + exact.rest_documents
+    keys = np.sort(np.concatenate([(own * size + exact.found)[inside], rest_keys[rest]]))
+    near = Judged(num_queries=len(own), size=size, keys=keys, gains=np.ones(len(keys)))
+    shares = ranking.totals(*ranking.gains(near)) / ranking.sizes()
     return np.asarray(shares[:, :k].sum(axis=1) / k)
 
 
@@ -226,51 +295,46 @@ def score(
     links = _only_links(test)
     asked, corpus = test.parts[links.source], test.parts[links.target]
     own = find_self(asked, corpus)
-    exclude = own if exclude_self else None
-    judged, scored = _judge(links, len(corpus), exclude)
-    cutoffs, dropped = _split_cutoffs(k, len(corpus) - (1 if exclude is not None and (exclude >= 0).any() else 0))
+    judged, scored = _judge(links, len(corpus), own if exclude_self else None)
+    barred = own[scored] if exclude_self else np.full(len(scored), -1, dtype=np.int64)
+    cutoffs, dropped = _split_cutoffs(k, len(corpus) - int((barred >= 0).any()))
+    num_judged = len(np.unique(links.rows[:, 0]))
     details: dict[str, Any] = {
         "corpus": len(corpus),
-        "queries_without_relevant": len(np.unique(links.rows[:, 0])) - len(scored),
-        "queries_without_judgement": len(asked) - len(np.unique(links.rows[:, 0])),
+        "queries_without_relevant": num_judged - len(scored),
+        "queries_without_judgement": len(asked) - num_judged,
         "ids_shared_with_corpus": int((own >= 0).sum()),
     }
     details |= {"cutoffs_above_corpus": dropped} if dropped else {}
-    barred = None if exclude is None else exclude[scored]
+    near = None
+    if corpus.vectors.codec is not None and exact is not None:
+        floats = exact.parts[links.source].vectors.take(scored).queries()
+        near = search(exact.parts[links.target].vectors, floats, cutoffs[-1], metric=metric, exclude=barred)
     columns: dict[str, Array] = {}
-    for ranking, near, ks in _rank(
-        corpus.vectors, asked.vectors.take(scored).queries(queries), exact, links, scored, barred, cutoffs, metric
-    ):
-        for each in ks:
-            columns |= expected_metrics(ranking, judged, each)
-            columns[f"exact_recall_at_{each}"] = np.ones(len(scored)) if near is None else exact_recall(ranking, near, len(corpus), each)
-            details[f"ties_across_{each}"] = ranking.crossings(each)
+    # One search serves all cutoffs, unless the codec searches by itself: what that finds may depend on how much is asked for.
+    for ks in [[each] for each in cutoffs] if hasattr(corpus.vectors.codec, "search") else [cutoffs]:
+        found = search(corpus.vectors, asked.vectors.take(scored).queries(queries), ks[-1], metric=metric, exclude=barred)
+        columns |= _score_search(found, near, judged, ks)
+        details |= {f"ties_across_{each}": int(found.is_tied(each).sum()) for each in ks}
     return [Outcome(item="query", part=links.source, rows=asked.rows[scored], columns=columns, details=details)]
 
 
-def _rank(
-    vectors: Vectors,
-    queries: torch.Tensor,
-    exact: Side | None,
-    links: Links,
-    scored: Array,
-    exclude: Array | None,
-    cutoffs: list[int],
-    metric: str,
-) -> Iterable[tuple[Ranking, Ranking | None, list[int]]]:
-    """Yield the ranking, the exact one where vectors are coded, and the cutoffs they serve.
-
-    One search serves all cutoffs, unless the codec searches by itself: what that finds may depend on how much is asked for.
-    A cutoff below the largest is served whole too, since all groups that cross it end within the ranking or were followed.
-    """
-    own_search = hasattr(vectors.codec, "search")
-    for ks in [[each] for each in cutoffs] if own_search else [cutoffs]:
-        ranking = search(vectors, queries, max(ks), metric=metric, exclude=exclude)
-        near = None
-        if vectors.codec is not None and exact is not None:
-            floats = exact.parts[links.source].vectors.take(scored).queries()
-            near = search(exact.parts[links.target].vectors, floats, max(ks), metric=metric, exclude=exclude)
-        yield ranking, near, ks
+def _score_search(found: Search, near: Search | None, judged: Judged, cutoffs: list[int]) -> dict[str, Array]:
+    """Return the columns (Q,) of each cutoff; queries with ties to follow come in blocks, since a tie can span the corpus."""
+    tied = found.is_tied(found.k) if near is None else found.is_tied(found.k) | near.is_tied(near.k)
+    followed = np.flatnonzero(tied)
+    blocks = [np.flatnonzero(~tied), *np.array_split(followed, -(-len(followed) * judged.size // ENTRIES) or 1)]
+    columns: dict[str, Array] = {}
+    for at in blocks:
+        if not len(at):
+            continue
+        ranking, exact = found.rank(at), None if near is None else near.rank(at)
+        for k in cutoffs:
+            values = expected_metrics(ranking, judged, k)
+            values[f"exact_recall_at_{k}"] = np.ones(len(at)) if exact is None else exact_recall(ranking, exact, judged.size, k)
+            for name, column in values.items():
+                columns.setdefault(name, np.empty(judged.num_queries))[at] = column
+    return columns
 
 
 def _only_links(test: Side) -> Links:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,8 @@ from evalharness import EvaluatorSpec, MetricInfo, Outcome, Side, Table, hookimp
 from evalharness.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from evalharness.types import Array
@@ -64,7 +65,8 @@ def pair_cosines(source: Table, target: Table, rows: Array) -> torch.Tensor:
     pairs = torch.from_numpy(np.ascontiguousarray(rows)).to(left.device)
     step = max(1, BLOCK_BYTES // (16 * left.shape[1]))
     # Summed row by row in float64, so that equal pairs get equal cosines and tie.
-    cosines = [(left[block[:, 0]].double() * right[block[:, 1]].double()).sum(dim=1) for block in pairs.split(step)]
+    blocks = [pairs[start : start + step] for start in range(0, len(pairs), step)]
+    cosines = [(left[block[:, 0]].double() * right[block[:, 1]].double()).sum(dim=1) for block in blocks]
     return torch.cat(cosines).clamp(-1, 1).cpu()
 
 
