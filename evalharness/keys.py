@@ -36,6 +36,16 @@ def plain(value: Any) -> Any:
     raise TypeError(f"`{type(value).__name__}` cannot be part of a key")
 
 
+def strict(value: Any) -> Any:
+    """Reduce a value to strict JSON; what is not finite becomes None."""
+    value = plain(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    return [strict(item) for item in value] if isinstance(value, list) else value
+
+
 def canonical(value: Any) -> str:
     """Return the canonical JSON text of a value: sorted keys, no spaces, UTF-8, whole floats as integers."""
     return json.dumps(_whole(plain(value)), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

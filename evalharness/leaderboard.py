@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from evalharness.keys import canonical
 from evalharness.store.results import ResultsReader
 
 MAX_TASK_COLUMNS = 5
+MAX_COLUMNS = 8
 BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
 
 
@@ -156,7 +157,9 @@ def _headline_tables(key: tuple[str, str, str], records: list[dict[str, Any]]) -
     tasks = list(dict.fromkeys(record["task"] for record in main))
     title = f"{suite or 'single tasks'}{f' · {modality}' if modality else ''}{f' · limited to {limit} rows' if limit else ''}"
     for start in range(0, len(tasks), MAX_TASK_COLUMNS):
-        yield _headline_table(title, tasks[start : start + MAX_TASK_COLUMNS], main, records)
+        table = _headline_table(title, tasks[start : start + MAX_TASK_COLUMNS], main, records)
+        if table.rows:
+            yield table
 
 
 def _headline_table(title: str, tasks: list[str], main: list[dict[str, Any]], records: list[dict[str, Any]]) -> BoardTable:
@@ -169,10 +172,13 @@ def _headline_table(title: str, tasks: list[str], main: list[dict[str, Any]], re
         notes += [f"{task}: {older} rows of another version, data or selection are not shown"] if older else []
         for record in column:
             scores.setdefault(_label(record), {})[task] = score_of(record)
-        _add_worst(task, column, records, columns, scores)
-    rows = [_row(encoder, tasks, found) for encoder, found in scores.items()]
+    for task in tasks:
+        _add_worst(task, [record for record in used if record["task"] == task], records, columns, scores)
+    others = sorted(encoder for encoder, found in scores.items() if all(score.status == "not_applicable" for score in found.values()))
+    rows = [_row(encoder, tasks, found) for encoder, found in scores.items() if encoder not in others]
     rows.sort(key=lambda row: (not row.ranked, -_order_value(row, tasks, used), row.encoder))
-    notes = [*_interval_notes(used), *notes, *_missing_notes(rows, tasks)]
+    notes = [*_interval_notes(used), *notes, *_missing_notes(rows)]
+    notes += [f"Of another modality: {', '.join(others)}."] if others and rows else []
     return BoardTable(title=title, columns=columns, rows=rows, notes=notes, records=used)
 
 
@@ -206,27 +212,29 @@ def score_of(record: Mapping[str, Any]) -> Score:
 def _add_worst(
     task: str, column: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]], columns: dict[str, str], scores: dict[str, dict[str, Score]]
 ) -> None:
-    """Add the worst group, with its simultaneous bound, and the worst domain of a task's main metric, each with its name."""
+    """Add the worst domain and the worst group of a task's main metric, each with its name, as far as the table has room."""
+    found: dict[str, dict[str, Score]] = {}
     for base in column:
-        label = _label(base)
-        worst = [record for record in records if record["statistic"] == "worst" and _same_cell(record, base)]
-        for record in worst:
-            key = f"{task}/worst-{record['over']}"
-            columns.setdefault(key, f"{task}\nworst {record['over'].partition(':')[2]}")
-            name = str(record["group"]).partition("=")[2]
-            scores[label][key] = Score(
-                value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], name=name
-            )
-        domains = [record for record in records if _is_domain_of(record, base) and record["value"] is not None]
-        if domains:
-            sign = -1 if base["higher_is_better"] is False else 1
-            record = min(domains, key=lambda item: sign * item["value"])
-            key = f"{task}/worst-domain"
-            columns.setdefault(key, f"{task}\nworst domain")
-            name = record["selection"].partition("[")[2].partition("]")[0].rpartition("=")[2] or record["shift"]
-            scores[label][key] = Score(
-                value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], name=name
-            )
+        for key, score in _worst_of(base, records):
+            found.setdefault(key, {})[_label(base)] = score
+    for key, by_encoder in found.items():
+        if len(columns) + 2 > MAX_COLUMNS:
+            return
+        columns[f"{task}/{key}"] = f"{task}\nworst {key}"
+        for encoder, score in by_encoder.items():
+            scores[encoder][f"{task}/{key}"] = score
+
+
+def _worst_of(base: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, Score]]:
+    domains = [record for record in records if _is_domain_of(record, base) and record["value"] is not None]
+    if domains:
+        sign = -1 if base["higher_is_better"] is False else 1
+        record = min(domains, key=lambda item: sign * item["value"])
+        name = record["selection"].partition("[")[2].partition("]")[0].rpartition("=")[2] or record["shift"]
+        yield "domain", replace(score_of(record), name=name)
+    for record in records:
+        if record["statistic"] == "worst" and record["value"] is not None and _same_cell(record, base):
+            yield record["over"].partition(":")[2], replace(score_of(record), name=str(record["group"]).partition("=")[2])
 
 
 _CELL = ("suite", "task", "encoder", "layer", "fit", "target", "codec", "evaluator", "metric", "params")
@@ -270,8 +278,7 @@ def _interval_notes(used: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"Intervals: {level:.0%}, over {'; '.join(scopes)}."] if scopes and level else []
 
 
-def _missing_notes(rows: Sequence[BoardRow], tasks: Sequence[str]) -> list[str]:
-    del tasks
+def _missing_notes(rows: Sequence[BoardRow]) -> list[str]:
     return [f"{row.encoder} is not ranked: {row.reason}" for row in rows if not row.ranked]
 
 

@@ -15,7 +15,7 @@ import torch
 from evalharness.cells import CodecUse
 from evalharness.embed import Embedder, Head, IdentityChangedError, PassSettings, Progress
 from evalharness.errors import EvalHarnessError, PluginError, StoreError
-from evalharness.keys import plain, seed_of
+from evalharness.keys import seed_of, strict
 from evalharness.plan import FitPlan, JobPlan, Plan, TablePlan, TaskPlan, UnitPlan, ViewPlan
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
@@ -401,11 +401,11 @@ class TaskWalk:
     def _details(self, unit: UnitPlan, outcomes: Sequence[Items]) -> dict[str, Any]:
         details: dict[str, Any] = {"rows_without_label": unit.cell.dropped} if unit.cell.dropped else {}
         for items in outcomes:
-            own = {key: plain(value) for key, value in items.details.items()}
+            own = strict(items.details)
             if items.scalars:
-                own["scalars"] = plain(items.scalars)
+                own["scalars"] = strict(items.scalars)
             if items.replicates:
-                own["replicates"] = {name: [round(float(value), 7) for value in values] for name, values in items.replicates.items()}
+                own["replicates"] = {name: strict([round(float(value), 7) for value in values]) for name, values in items.replicates.items()}
             details[items.variant or "all"] = own
         return details
 

@@ -63,6 +63,13 @@ class Best:
         self.points[items[better]] = points[better]
         self.scores[items[better]] = scores[better]
 
+    def go_on(self, inputs: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """Return the best points (B, ...) where they differ from the inputs, else the start."""
+        import torch
+
+        moved = (self.points != inputs).flatten(1).any(dim=1).view(-1, *[1] * (inputs.ndim - 1))
+        return torch.where(moved, self.points, start)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ball:
@@ -167,10 +174,7 @@ def attack(
         ball = Ball(norm=norm, radius=radius, step=step_size or 2.5 * radius / steps, bounds=model.bounds)
         for restart in range(restarts if radius > 0 else 0):
             start = ball.draw(inputs, keys[at] ^ restart)
-            if restart == 0:
-                moved = (best.points != inputs).flatten(1).any(dim=1).view(-1, *[1] * (inputs.ndim - 1))
-                start = torch.where(moved, best.points, start)
-            _run(goal, ball, start, inputs, best, steps)
+            _run(goal, ball, start if restart else best.go_on(inputs, start), inputs, best, steps)
         batches[at] = best.points.clone()
     return batches
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from evalharness import CodecSpec, hookimpl
-from evalharness.errors import DataError, UsageError
+from evalharness.errors import DataError, UsageError, VectorsError
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,13 @@ class TruncateCodec:
         from evalharness.numerics import normalise_rows
 
         _check_dim(self.dim, vectors)
-        unit: torch.Tensor = normalise_rows(vectors[:, : self.dim].float(), what="truncated vectors")
+        kept = vectors[:, : self.dim].float()
+        empty = (kept == 0).all(dim=1).nonzero().flatten().tolist()
+        if empty:
+            raise VectorsError(
+                f"codec `truncate-{self.dim}`: {len(empty)} of {len(kept)} vectors have norm 0 in their first {self.dim} dimensions, row {empty[0]} first; keep more dimensions"
+            )
+        unit: torch.Tensor = normalise_rows(kept, what="truncated vectors")
         return unit
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,11 @@ def test_none_is_refused():
         fit("truncate-0", PAIR)
 
 
+def test_nan_is_refused():
+    with pytest.raises(VectorsError, match="finite"):
+        fit("truncate-2", PAIR).encode(PAIR * torch.nan)
+
+
 def test_a_row_that_vanishes_is_named():
-    with pytest.raises(VectorsError, match=r"norm 0.*row 1"):
+    with pytest.raises(VectorsError, match="1 of 2 vectors have norm 0 in their first 1 dimensions, row 1 first; keep more dimensions"):
         fit("truncate-1", PAIR).encode(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
