@@ -33,7 +33,7 @@ class HashedNgrams:
 
 
 class WordLlama:
-    """Average static token vectors distilled from large language models, unit rows (B, dim).
+    """Average static token vectors distilled from large language models, unit rows (B, dim); an empty text gets the first axis.
 
     Source: the `wordllama` package, model l2_supercat, 256 dimensions or a leading part of them (64, 128).
     """
@@ -51,9 +51,11 @@ class WordLlama:
         del role, layers
         import torch
 
-        vectors = torch.from_numpy(self._model.embed(list(batch), norm=True))
-        # A text without known tokens would be a vector of zeros, which has no direction.
-        vectors[vectors.abs().sum(dim=1) == 0, 0] = 1
+        texts = list(batch)
+        vectors = torch.from_numpy(self._model.embed([text or " " for text in texts], norm=True))
+        # An empty text has no tokens to average: the package divides zero by zero.
+        blank = torch.tensor([not text.strip() for text in texts])
+        vectors[blank] = torch.eye(1, vectors.shape[1])
         return vectors.to(self._device, self._dtype)
 
 

@@ -111,3 +111,46 @@ def cli(monkeypatch, capsys):
         return SimpleNamespace(code=code, out=out, err=err)
 
     return run
+
+
+# --- running toy tasks --------------------------------------------------------------------------------------------
+
+TOYS = Path(__file__).parent / "toys.py"
+
+
+@pytest.fixture
+def toys():
+    """Return a registry with the built-in plugins and the toys, whose counters are at zero."""
+    registry = load_registry([str(TOYS)])
+    module = registry.plugins["toys"].module
+    module.COUNTS.clear()
+    module.SEEN.clear()
+    registry.counts, registry.seen = module.COUNTS, module.SEEN
+    return registry
+
+
+@pytest.fixture
+def write_task(tmp_path):
+    """Return a function that writes a task file and gives its path."""
+
+    def write(body, name="toy-task"):
+        path = tmp_path / f"{name}.yaml"
+        head = f"task: {name}\nversion: 1\nmodality: vector\n"
+        path.write_text((head if not body.lstrip().startswith("task:") else "") + body, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run_tasks(toys, tmp_path):
+    """Return a function that runs task files with encoders and gives the outcome of the session."""
+    from evalharness.session import Session, Settings, Silent
+    from evalharness.suites import Library
+
+    def run(paths, encoders=("counting",), *, registry=None, out=tmp_path / "out", **settings):
+        paths = paths if isinstance(paths, (list, tuple)) else [paths]
+        session = Session(registry or toys, Settings(out=out, **settings), Silent())
+        return session.run(Library([]).select([str(path) for path in paths]), list(encoders))
+
+    return run
