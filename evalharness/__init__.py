@@ -47,10 +47,34 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_TYPES = (
-    "AttackModel AudioBatch Codec CodecSpec Column Dataset DatasetSpec Encoder EncoderSpec EvaluatorSpec Identity Interval Links "
-    "MetricInfo Outcome ReporterSpec RunInfo Samples ShiftSpec Side Spec Table UnitInfo Vectors class_column number_column"
-).split()
+_TYPES = [
+    "AttackModel",
+    "AudioBatch",
+    "Codec",
+    "CodecSpec",
+    "Column",
+    "Dataset",
+    "DatasetSpec",
+    "Encoder",
+    "EncoderSpec",
+    "EvaluatorSpec",
+    "Identity",
+    "Interval",
+    "Links",
+    "MetricInfo",
+    "Outcome",
+    "ReporterSpec",
+    "RunInfo",
+    "Samples",
+    "ShiftSpec",
+    "Side",
+    "Spec",
+    "Table",
+    "UnitInfo",
+    "Vectors",
+    "class_column",
+    "number_column",
+]
 _HOME = {
     **dict.fromkeys(_TYPES, "evalharness.types"),
     "CodedVectors": "evalharness.vectors",
@@ -63,7 +87,7 @@ _HOME = {
     "hookspec": "evalharness.hookspecs",
 }
 
-__all__ = sorted([*_HOME, "__version__"])
+__all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605 (one list of names, not two)
 
 
 def __getattr__(name: str) -> Any:

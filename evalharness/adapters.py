@@ -30,7 +30,7 @@ def as_encoder(model: Any, *, device: Any = "cpu") -> Encoder:
     if isinstance(model, torch.nn.Module) and not _speaks(model):
         return ModuleEncoder(model) if not callable(getattr(model, "encode", None)) else TextEncoder(model, device)
     if _speaks(model):
-        return model  # type: ignore[no-any-return]
+        return model
     if callable(getattr(model, "encode", None)):
         return TextEncoder(model, device)
     if callable(model):

@@ -156,7 +156,7 @@ def _resolve_live(
 ) -> tuple[list[str | EncoderUse], dict[str, Encoder]]:
     from evalharness.adapters import as_encoder
 
-    modalities = (modality,) if isinstance(modality, str) else tuple(modality or getattr(model, "modalities", ()))
+    modalities = (modality,) if isinstance(modality, str) else tuple(modality or getattr(model, "modalities", None) or ())
     if not modalities:
         raise UsageError("expected `modality` of a live object: image, text, audio or vector")
     encoder = as_encoder(model)
@@ -239,7 +239,7 @@ def undisturbed() -> Iterator[None]:
     import torch
 
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (the legacy state belongs to the caller)
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
     flags = torch.is_grad_enabled(), torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.get_default_dtype()
     try:
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,12 +121,12 @@ class CellMaker:
     def fits(self, alias: str) -> list[FitUse]:
         """Return the fits of an alias, draws one by one, the main one first."""
         names = self._task.file.evaluators[alias].fits or list(self._task.file.fits)
-        uses = []
-        for name in names:
-            file = self._task.file.fits[name]
-            for draw in range(file.draws):
-                uses.append(FitUse(name=f"{name}/{draw}" if file.draws > 1 else name, file=file, draw=draw))
-        return uses
+        return [
+            FitUse(name=f"{name}/{draw}" if file.draws > 1 else name, file=file, draw=draw)
+            for name in names
+            for file in [self._task.file.fits[name]]
+            for draw in range(file.draws)
+        ]
 
     def _known(self, kind: str, name: str, place: tuple[str | int, ...]) -> Any:
         try:
@@ -235,9 +235,7 @@ class CellMaker:
             raise TaskFileError(f"{self._task.where('data')}: evaluator `{spec.name}` needs `data.target`")
         shifts: list[ShiftUse | None] = [None, *self.shifts]
         axes: dict[str, list[Any]] = {"fits": fits, "targets": targets, "shifts": shifts, "codecs": list(self.codecs)}
-        crossings: list[Sequence[str]] = [[name] for name in axes] + [
-            [axis for axis in cross if axis in axes] for cross in self._task.file.cross
-        ]
+        crossings = [[name] for name in axes] + [[axis for axis in cross if axis in axes] for cross in self._task.file.cross]
         for crossing in crossings:
             values = [axes[name] if name in crossing else axes[name][:1] for name in axes]
             yield from itertools.product(*values)
@@ -315,9 +313,7 @@ class CellMaker:
             train, validation, carved = self._training_rows(pool, fit, target, fold, carve=carve)
         return JobRows(train=train, validation=validation, carved=carved, test={"items": test}, fold=fold), dropped
 
-    def _test_rows(
-        self, pool: Pool, fit: FitUse | None, target: str | None, shift: ShiftUse | None, fold: int | None
-    ) -> tuple[Array, int]:
+    def _test_rows(self, pool: Pool, fit: FitUse | None, target: str | None, shift: ShiftUse | None, fold: int | None) -> tuple[Array, int]:
         data = self._data
         mask = np.zeros(len(pool), dtype=bool)
         mask[data.roles["test"]] = True
@@ -335,7 +331,9 @@ class CellMaker:
         dropped = int((mask & ~labelled).sum())
         rows = np.flatnonzero(mask & labelled)
         if not len(rows):
-            raise DataError(f"{self._task.where('data')}: task `{self._task.name}` has no test rows for {self._selection_label(fit, shift)}")
+            raise DataError(
+                f"{self._task.where('data')}: task `{self._task.name}` has no test rows for {self._selection_label(fit, shift)}"
+            )
         return self._limited(pool, rows, target, self._limit), dropped
 
     def _training_rows(
@@ -344,7 +342,9 @@ class CellMaker:
         data = self._data
         rows = data.roles["train"] if fold is None or data.folds is None else np.flatnonzero((data.folds != fold) & data.joined)
         if not len(rows):
-            raise DataError(f"{self._task.where('data')}: task `{self._task.name}` has no training rows; name a split or `folds` under `data.splits`")
+            raise DataError(
+                f"{self._task.where('data')}: task `{self._task.name}` has no training rows; name a split or `folds` under `data.splits`"
+            )
         if fit.file.where:
             rows = rows[self._match(pool, fit.file.where, ("fits", fit.name.partition("/")[0], "where"))[rows]]
         rows = rows[pool.labelled(target)[rows]] if target else rows
@@ -368,7 +368,9 @@ class CellMaker:
         needed = pool.num_classes(target) if target else 0
         return self._limited(pool, rows, target, None if self._limit is None else max(self._limit, 2 * needed))
 
-    def _with_validation(self, pool: Pool, rows: Array, fit: FitUse, target: str | None, *, carve: bool) -> tuple[Array, Array | None, bool]:
+    def _with_validation(
+        self, pool: Pool, rows: Array, fit: FitUse, target: str | None, *, carve: bool
+    ) -> tuple[Array, Array | None, bool]:
         if not carve:
             return rows, None, False
         explicit = self._data.roles.get("validation")
@@ -380,7 +382,9 @@ class CellMaker:
             if len(explicit):
                 return rows, self._limited(pool, explicit, target, self._limit), False
         if len(rows) < 2:
-            raise DataError(f"{self._task.where('fits')}: fit `{fit.name}` has {len(rows)} row; two are needed to learn from one and validate on the other")
+            raise DataError(
+                f"{self._task.where('fits')}: fit `{fit.name}` has {len(rows)} row; two are needed to learn from one and validate on the other"
+            )
         keys = pool.keys(self._seed, "validation", target, fit.draw)[rows]
         share = take_share(keys, pool.strata([target] if target else [])[rows], VALIDATION_SHARE)
         mask = np.zeros(len(rows), dtype=bool)

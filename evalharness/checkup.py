@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 
 from evalharness.errors import EvalHarnessError, StoreError
 from evalharness.registry import Registry
@@ -20,7 +21,10 @@ def check_machine(registry: Registry) -> Iterator[tuple[str, bool]]:
     import torch
 
     devices = [f"cuda:{at} ({torch.cuda.get_device_name(at)})" for at in range(torch.cuda.device_count())]
-    yield f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads, devices: {', '.join(['cpu', *devices])}", True
+    yield (
+        f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads, devices: {', '.join(['cpu', *devices])}",
+        True,
+    )
     for module, extra in OPTIONAL.items():
         there = importlib.util.find_spec(module) is not None
         yield (f"{module}: installed" if there else f"{module}: not installed (optional, extra `{extra}`)"), True
@@ -31,7 +35,7 @@ def check_machine(registry: Registry) -> Iterator[tuple[str, bool]]:
         yield str(error), False
     mirror = os.environ.get("EVALHARNESS_MIRROR")
     if mirror:
-        yield f"mirror {mirror}: {'a folder' if os.path.isdir(mirror) else 'no such folder'}", os.path.isdir(mirror)
+        yield f"mirror {mirror}: {'a folder' if Path(mirror).is_dir() else 'no such folder'}", Path(mirror).is_dir()
     for name, plugin in sorted(registry.plugins.items()):
         if plugin.error:
             yield f"plugin {name} ({plugin.origin}) is broken: {plugin.error}", False
@@ -40,7 +44,7 @@ def check_machine(registry: Registry) -> Iterator[tuple[str, bool]]:
 
 def examine_encoder(registry: Registry, text: str, device: str) -> Iterator[tuple[str, bool]]:
     """Yield the checks of one encoder: it builds, its vectors are finite, and depend on neither batch size nor order."""
-    from evalharness.plan import modalities_of
+    from evalharness.planner import modalities_of
     from evalharness.session import choose_device
     from evalharness.stamp import use_encoder
     from evalharness.testing import encoder_deviations

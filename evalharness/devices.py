@@ -32,7 +32,9 @@ def embed_shards(
     """
     context = multiprocessing.get_context("spawn")
     pools = [
-        ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(replace(settings, device=device, devices=()), use, len(settings.devices)))
+        ProcessPoolExecutor(
+            1, context, initializer=_prepare, initargs=(replace(settings, device=device, devices=()), use, len(settings.devices))
+        )
         for device in settings.devices
     ]
     progress.start(f"{use.label}: {group[0].source.dataset} {group[0].source.split} on {len(pools)} devices", len(missing))

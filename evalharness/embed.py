@@ -18,6 +18,7 @@ from evalharness.registry import Registry
 from evalharness.selection import draw_keys
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.views import ROWS_PER_SHARD, MemoryViews, StoredView, ViewCache
+from evalharness.transforms import resize_images
 from evalharness.types import Array, AttackModel, AudioBatch, Encoder, EncoderSpec, Identity, Samples, ShiftSpec
 
 LOG = logging.getLogger(__name__)
@@ -165,7 +166,9 @@ class Embedder:
                 runner = ShardRunner(self._registry, self._sources, encoder, use, group, self._settings, head)
                 self._run_shards(runner, writers, rows, missing)
             for writer in writers:
-                writer.finish({"batch_size": self._settings.batch_size or DEFAULT_BATCH.get(first.modality, 128), "device": self._settings.device})
+                writer.finish(
+                    {"batch_size": self._settings.batch_size or DEFAULT_BATCH.get(first.modality, 128), "device": self._settings.device}
+                )
 
     def _parallel(self, view: ViewPlan, use: EncoderUse) -> bool:
         return len(self._settings.devices) > 1 and view.attacked is None and view.cached and use.label not in self._settings.live
@@ -218,9 +221,13 @@ def build_encoder(registry: Registry, use: EncoderUse, settings: PassSettings) -
     except EvalHarnessError:
         raise
     except Exception as error:
-        raise PluginError(f"encoder `{use.label}` (plugin `{owner.name}`) raised while being built: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"encoder `{use.label}` (plugin `{owner.name}`) raised while being built: {type(error).__name__}: {error}"
+        ) from error
     if not callable(getattr(encoder, "lookup" if spec.precomputed else "encode", None)):
-        raise PluginError(f"encoder `{use.label}` (plugin `{owner.name}`): what `build` gave has no `{'lookup' if spec.precomputed else 'encode'}`")
+        raise PluginError(
+            f"encoder `{use.label}` (plugin `{owner.name}`): what `build` gave has no `{'lookup' if spec.precomputed else 'encode'}`"
+        )
     return encoder
 
 
@@ -283,9 +290,9 @@ class ShardRunner:
                     extras[at].append(delta)
             advance(len(chunk))
         back = torch.from_numpy(np.argsort(order, kind="stable"))
-        vectors = [torch.cat(piece)[back] for piece in pieces]
+        whole = [torch.cat(piece)[back] for piece in pieces]
         facts = {"batch_size": self.batch_size, "sorted": self._view.modality == "text"}
-        return vectors, facts, [{"inputs_delta": torch.cat(extra)[back]} if extra else {} for extra in extras]
+        return whole, facts, [{"inputs_delta": torch.cat(extra)[back]} if extra else {} for extra in extras]
 
     def _order(self, rows: Array) -> Array:
         if self._view.modality != "text" or self._precomputed or self._shift is not None:
@@ -311,7 +318,9 @@ class ShardRunner:
         except EvalHarnessError:
             raise
         except Exception as error:
-            raise DataError(f"data set `{self._view.source.dataset}` cannot be read at {_some(self._stamp.ids[rows])}: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"data set `{self._view.source.dataset}` cannot be read at {_some(self._stamp.ids[rows])}: {type(error).__name__}: {error}"
+            ) from error
         return resize_images(batch, self._view.image_size) if self._view.modality == "image" else batch
 
     def _encode_batch(self, batch: Any, rows: Array, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
@@ -386,7 +395,9 @@ class ShardRunner:
         except Exception as error:
             if _is_out_of_memory(error):
                 raise
-            raise PluginError(f"shift `{spec.name}` raised on data set `{self._view.source.dataset}` ({_some(self._stamp.ids[rows])}): {type(error).__name__}: {error}") from error
+            raise PluginError(
+                f"shift `{spec.name}` raised on data set `{self._view.source.dataset}` ({_some(self._stamp.ids[rows])}): {type(error).__name__}: {error}"
+            ) from error
 
     def _keys(self, rows: Array, severity: float) -> Array:
         """Return the keys of items at a severity: about seed, data, family and severity, never about the encoder."""
@@ -397,7 +408,9 @@ class ShardRunner:
 
     def _same_count(self, batches: list[Any], severities: list[float]) -> list[Any]:
         if len(batches) != len(severities):
-            raise PluginError(f"shift `{self._shift.name if self._shift else ''}` gave {len(batches)} batches for {len(severities)} severities")
+            raise PluginError(
+                f"shift `{self._shift.name if self._shift else ''}` gave {len(batches)} batches for {len(severities)} severities"
+            )
         return batches
 
     def _rendered(self, rows: Array, severities: list[float], keys: torch.Tensor) -> list[Any]:
@@ -440,31 +453,6 @@ def _check_budget(batch: torch.Tensor, inputs: torch.Tensor, budget: float, norm
         raise PluginError(f"attack `{name}` left its budget of {budget:g} or the data range: largest perturbation {float(size.max()):g}")
 
 
-def resize_images(batch: Any, size: int | None) -> Any:
-    """Bring images to (B, 3, size, size): the short side to ``size`` (antialiased, bilinear), then a centre crop.
-
-    Raises:
-        DataError: images of several sizes and no ``size``.
-    """
-    if isinstance(batch, torch.Tensor) and (size is None or batch.shape[-2:] == (size, size)):
-        return batch
-    if size is None:
-        raise DataError("images have different sizes; set `data.image_size` in the task")
-    if isinstance(batch, torch.Tensor):
-        return _resize(batch, size)
-    return torch.cat([_resize(image[None], size) for image in batch])
-
-
-def _resize(images: torch.Tensor, size: int) -> torch.Tensor:
-    height, width = images.shape[-2:]
-    scale = size / min(height, width)
-    new = max(size, round(height * scale)), max(size, round(width * scale))
-    if new != (height, width):
-        images = torch.nn.functional.interpolate(images, new, mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
-    top, left = (new[0] - size) // 2, (new[1] - size) // 2
-    return images[..., top : top + size, left : left + size]
-
-
 def _some(ids: Sequence[str] | Array, limit: int = 5) -> str:
     shown = ", ".join(f"`{item}`" for item in ids[:limit])
     return f"rows {shown}" + (f" and {len(ids) - limit} more" if len(ids) > limit else "")
@@ -477,7 +465,19 @@ def _failure(error: BaseException, use: EncoderUse, view: ViewPlan) -> str:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+    )
 
 
-__all__ = ["DEFAULT_BATCH", "ROWS_PER_SHARD", "Embedder", "Head", "IdentityChangedError", "PassSettings", "Progress", "ShardRunner", "build_encoder", "resize_images"]
+__all__ = [
+    "DEFAULT_BATCH",
+    "ROWS_PER_SHARD",
+    "Embedder",
+    "Head",
+    "IdentityChangedError",
+    "PassSettings",
+    "Progress",
+    "ShardRunner",
+    "build_encoder",
+]

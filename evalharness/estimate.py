@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalharness.plan import Plan, UnitPlan, ViewPlan
+from evalharness.plan import Plan, UnitPlan, needed_views
 from evalharness.store.files import cache_folder, read_lines
 from evalharness.store.views import ViewCache
 
@@ -50,24 +50,22 @@ def estimate_plan(plan: Plan, todo: Sequence[UnitPlan]) -> Estimate:
         seconds = rows / rate + len(fits) * SECONDS_A_FIT + len(units) * SECONDS_A_UNIT
         total += seconds
         mark = "" if label in rates or not rows else " (rate assumed)"
-        table.append([label, f"{len(missing)} of {len(views)}", f"{rows:,}", _bytes(4 * dim * rows), str(len(fits)), str(len(units)), _time(seconds) + mark])
+        table.append(
+            [
+                label,
+                f"{len(missing)} of {len(views)}",
+                f"{rows:,}",
+                _bytes(4 * dim * rows),
+                str(len(fits)),
+                str(len(units)),
+                _time(seconds) + mark,
+            ]
+        )
     lines = [
         f"{len(plan.tasks)} tasks, {len(plan.encoders)} encoders, {len(plan.units)} units, of which {len(plan.units) - len(todo)} are done; about {_time(total)}.",
         *_power_lines(plan),
     ]
     return Estimate(headings=["encoder", "views to embed", "rows", "bytes", "fits", "units", "time"], table=table, lines=lines)
-
-
-def needed_views(plan: Plan, units: Sequence[UnitPlan]) -> list[ViewPlan]:
-    """Return the views that units read, fits included."""
-    families: dict[str, None] = {}
-    for unit in units:
-        for job in unit.jobs:
-            fit = plan.fits[job.fit] if job.fit else None
-            tables = [*job.test.values(), *(job.clean or {}).values(), job.calibrate, job.base]
-            tables += [fit.train, fit.validation] if fit else []
-            families |= dict.fromkeys(segment.family for table in tables if table is not None for segment in table.segments)
-    return [plan.views[family] for family in families]
 
 
 def _power_lines(plan: Plan) -> list[str]:
@@ -77,7 +75,9 @@ def _power_lines(plan: Plan) -> list[str]:
         n = sum(len(rows) for rows in task.data.test_rows.values()) if "items" in task.data.test_rows else 0
         if n:
             smallest = (1.959964 + 0.841621) * math.sqrt(0.2 / n)
-            lines.append(f"{task.task.name}: {n} test rows; two encoders that disagree on a fifth of them differ visibly from {smallest:.3f} on.")
+            lines.append(
+                f"{task.task.name}: {n} test rows; two encoders that disagree on a fifth of them differ visibly from {smallest:.3f} on."
+            )
     return lines
 
 

@@ -149,7 +149,7 @@ class HookSpecs:
 
     @hookspec
     def evalharness_reporters(self) -> Iterable[ReporterSpec]:  # type: ignore[empty-body]
-        """Register leaderboard formats.
+        r"""Register leaderboard formats.
 
         Example::
 
@@ -158,7 +158,7 @@ class HookSpecs:
             @hookimpl
             def evalharness_reporters():
                 yield ReporterSpec(name="names", summary="Encoder names, best first",
-                                   render=lambda board: "\\n".join(row.encoder for table in board.tables for row in table.rows))
+                                   render=lambda board: "\n".join(row.encoder for table in board.tables for row in table.rows))
 
         Returns:
             An iterable of reporter specs.

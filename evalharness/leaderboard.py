@@ -72,7 +72,7 @@ class BoardTable:
     columns: dict[str, str]  # key -> heading
     rows: list[BoardRow]
     notes: list[str] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _version(record: Mapping[str, Any]) -> str:
     return canonical([record["task_version"], record["dataset_fingerprint"], record["selection"], protocols, record["seed"]])
 
 
-def _headline_tables(key: tuple[str, str, str], records: list[dict[str, Any]]) -> Iterable[BoardTable]:
+def _headline_tables(key: tuple[str, str, str], records: Sequence[Mapping[str, Any]]) -> Iterable[BoardTable]:
     suite, modality, limit = key
     main = [record for record in records if record["main"]]
     if not main:
@@ -162,8 +162,10 @@ def _headline_tables(key: tuple[str, str, str], records: list[dict[str, Any]]) -
             yield table
 
 
-def _headline_table(title: str, tasks: list[str], main: list[dict[str, Any]], records: list[dict[str, Any]]) -> BoardTable:
-    columns, notes, used = {}, [], []
+def _headline_table(title: str, tasks: list[str], main: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> BoardTable:
+    columns: dict[str, str] = {}
+    notes: list[str] = []
+    used: list[Mapping[str, Any]] = []
     scores: dict[str, dict[str, Score]] = {}
     for task in tasks:
         column, older = _newest_version([record for record in main if record["task"] == task])
@@ -186,7 +188,7 @@ def _label(record: Mapping[str, Any]) -> str:
     return record["encoder"] + (f"@{record['layer']}" if record["layer"] else "")
 
 
-def _newest_version(column: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+def _newest_version(column: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
     """Return the rows of the version that came last (measured ones decide), and how many others there are."""
     measured = [record for record in column if record["value"] is not None] or column
     version = _version(measured[-1])
@@ -210,7 +212,11 @@ def score_of(record: Mapping[str, Any]) -> Score:
 
 
 def _add_worst(
-    task: str, column: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]], columns: dict[str, str], scores: dict[str, dict[str, Score]]
+    task: str,
+    column: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
+    columns: dict[str, str],
+    scores: dict[str, dict[str, Score]],
 ) -> None:
     """Add the worst domain and the worst group of a task's main metric, each with its name, as far as the table has room."""
     found: dict[str, dict[str, Score]] = {}
@@ -256,7 +262,9 @@ def _is_domain_of(record: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
 
 def _row(encoder: str, tasks: Sequence[str], found: dict[str, Score]) -> BoardRow:
     main = [found.get(task) for task in tasks]
-    bad = [f"{task}: {score.reason or score.status}" for task, score in zip(tasks, main, strict=True) if score and score.status != "measured"]
+    bad = [
+        f"{task}: {score.reason or score.status}" for task, score in zip(tasks, main, strict=True) if score and score.status != "measured"
+    ]
     lacking = [task for task, score in zip(tasks, main, strict=True) if score is None]
     reason = "; ".join(bad + ([f"not run: {', '.join(lacking)}"] if lacking else [])) or None
     return BoardRow(encoder=encoder, scores=found, ranked=reason is None, reason=reason)
@@ -285,18 +293,28 @@ def _missing_notes(rows: Sequence[BoardRow]) -> list[str]:
 # --- one axis at a time -------------------------------------------------------------------------------------------
 
 
-def _axis_tables(records: Sequence[dict[str, Any]], by: str) -> Iterable[BoardTable]:
+def _axis_tables(records: Sequence[Mapping[str, Any]], by: str) -> Iterable[BoardTable]:
     """Yield, for each task's main metric, a table of encoders against the values of one axis."""
     fields = BY[by]
     for task in sorted({(record["suite"] or "", record["task"]) for record in records}):
-        own = [record for record in records if (record["suite"] or "", record["task"]) == task and record["statistic"] == "value" and record["over"] is None]
+        own = [
+            record
+            for record in records
+            if (record["suite"] or "", record["task"]) == task and record["statistic"] == "value" and record["over"] is None
+        ]
         bases = [record for record in own if record["main"]]
         if not bases:
             continue
         base = bases[-1]
-        fixed = [name for name in ("shift", "codec", "group", "fit", "target", "layer") if name not in (*fields, "layer") or name == "target"]
+        fixed = [
+            name for name in ("shift", "codec", "group", "fit", "target", "layer") if name not in (*fields, "layer") or name == "target"
+        ]
         cells = [record for record in own if record["metric"] == base["metric"] and record["evaluator"] == base["evaluator"]]
-        cells = [record for record in cells if record["params"] == base["params"] and all(record[name] == base[name] for name in fixed if name != "layer")]
+        cells = [
+            record
+            for record in cells
+            if record["params"] == base["params"] and all(record[name] == base[name] for name in fixed if name != "layer")
+        ]
         cells = [record for record in cells if by != "group" or record["group"] is not None]
         columns = {key: key for key in dict.fromkeys(_axis_value(record, by) for record in cells)}
         if len(columns) < (1 if by == "group" else 2):
@@ -305,7 +323,13 @@ def _axis_tables(records: Sequence[dict[str, Any]], by: str) -> Iterable[BoardTa
         for record in cells:
             scores.setdefault(_label(record), {})[_axis_value(record, by)] = score_of(record)
         rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
-        yield BoardTable(title=f"{task[0] or 'single tasks'} · {task[1]} · {base['metric']} by {by}", columns=columns, rows=rows, notes=_interval_notes(cells), records=cells)
+        yield BoardTable(
+            title=f"{task[0] or 'single tasks'} · {task[1]} · {base['metric']} by {by}",
+            columns=columns,
+            rows=rows,
+            notes=_interval_notes(cells),
+            records=cells,
+        )
 
 
 def _axis_value(record: Mapping[str, Any], by: str) -> str:
@@ -313,5 +337,9 @@ def _axis_value(record: Mapping[str, Any], by: str) -> str:
         if record["shift"] == "clean":
             return "clean"
         inside = record["selection"].partition("[")[2].partition("]")[0]
-        return f"{record['shift']} {inside.rpartition('=')[2]}" if record["shift_kind"] == "domain" and inside else f"{record['shift']} {record['severity']:.3g}"
+        return (
+            f"{record['shift']} {inside.rpartition('=')[2]}"
+            if record["shift_kind"] == "domain" and inside
+            else f"{record['shift']} {record['severity']:.3g}"
+        )
     return str(record[BY[by][0]])

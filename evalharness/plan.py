@@ -1,27 +1,20 @@
-"""The plan: suites x encoders -> views, fits and units.
+"""The plan: what a run would do, as views, fits and units.
 
 A plan is made of strings, numbers and row arrays; it imports no torch, can be printed, and can be sent to another process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse
-from evalharness.errors import UsageError
-from evalharness.keys import canonical, digest
-from evalharness.pools import Pool, PoolMaker, TaskData
-from evalharness.registry import Registry
-from evalharness.stamp import EncoderUse, Source, Sources
-from evalharness.store.views import rows_digest
-from evalharness.suites import Selection, Task
-from evalharness.types import Array, EncoderSpec, EvaluatorSpec
-
-ROLES = {"queries": "query"}
+from evalharness.cells import Cell, CodecUse, ShiftUse
+from evalharness.keys import digest
+from evalharness.pools import TaskData
+from evalharness.stamp import EncoderUse, Source
+from evalharness.suites import Task
+from evalharness.types import Array
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,375 +132,30 @@ class Plan:
     dtype: str
 
 
-class Planner:
-    """Make plans from a registry and the stamps of data sets."""
-
-    def __init__(self, registry: Registry, sources: Sources, *, dtype: str = "float32", limit: int | None = None, seed: int | None = None) -> None:
-        self._registry = registry
-        self._sources = sources
-        self._dtype = dtype
-        self._limit = limit
-        self._seed = seed
-        self._plan = Plan(encoders={}, tasks={}, views={}, fits={}, units=[], limit=limit, dtype=dtype)
-        self._tables: dict[Any, TablePlan] = {}
-
-    def make(self, selections: Sequence[Selection], encoders: Iterable[EncoderUse]) -> Plan:
-        """Plan every task of the selections for every encoder that has its modalities.
-
-        Raises:
-            TaskFileError, DataError: a task cannot be answered by its data.
-            UsageError: an encoder has no applicable task.
-        """
-        plan = self._plan
-        plan.encoders = {use.label: use for use in encoders}
-        for selection in selections:
-            for task in selection.tasks:
-                self._plan_task(task)
-        for selection in selections:
-            self._check_applicable(selection)
-            for task in selection.tasks:
-                for use in plan.encoders.values():
-                    self._plan_units(selection, plan.tasks[_task_key(task)], use)
-        return plan
-
-    def _plan_task(self, task: Task) -> None:
-        key = _task_key(task)
-        if key in self._plan.tasks:
-            if self._plan.tasks[key].task.file != task.file:
-                raise UsageError(f"two different tasks are named `{task.name}`: {task.document.path} and {self._plan.tasks[key].task.document.path}")
-            return
-        seed = task.file.seed if self._seed is None else self._seed
-        data = PoolMaker(self._registry, self._sources, task).make(seed)
-        cells = list(CellMaker(self._registry, task, data, limit=self._limit, seed=seed).cells())
-        self._plan.tasks[key] = TaskPlan(task=task, data=data, cells=cells, seed=seed, row_sets=_row_sets(data))
-
-    def _check_applicable(self, selection: Selection) -> None:
-        for use in self._plan.encoders.values():
-            spec: EncoderSpec = self._registry.get("encoder", use.reference)
-            if not any(_applicable(spec, use, task) for task in selection.tasks):
-                wanted = sorted({modality for task in selection.tasks for modality in task.file.modalities})
-                what = f"suite `{selection.suite}`" if selection.suite else "the tasks named"
-                raise UsageError(f"encoder `{use.label}` takes {', '.join(modalities_of(spec, use))}, but {what} need {', '.join(wanted)}; choose another suite")
-
-    # --- units ----------------------------------------------------------------------------------------------------
-
-    def _plan_units(self, selection: Selection, plan: TaskPlan, use: EncoderUse) -> None:
-        spec: EncoderSpec = self._registry.get("encoder", use.reference)
-        task = plan.task
-        if not _applicable(spec, use, task):
-            reason = f"takes {', '.join(modalities_of(spec, use))}, the task needs {', '.join(task.file.modalities)}"
-            cell = next(cell for cell in plan.cells if cell.alias == task.main.alias)
-            self._add_unit(selection, plan, use, cell, [], reason)
-            return
-        for cell in plan.cells:
-            reason = cell.reason or _shift_reason(spec, cell)
-            jobs = [] if reason else [self._plan_job(plan, use, cell, job) for job in cell.jobs]
-            self._add_unit(selection, plan, use, cell, jobs, reason)
-
-    def _add_unit(self, selection: Selection, plan: TaskPlan, use: EncoderUse, cell: Cell, jobs: list[JobPlan], reason: str | None) -> None:
-        key = digest(self._unit_key(plan, use, cell, jobs, reason))
-        unit = UnitPlan(
-            key=key,
-            suite=selection.suite,
-            suite_version=selection.version,
-            task=_task_key(plan.task),
-            encoder=use.label,
-            cell=cell,
-            jobs=jobs,
-            seed=plan.seed,
-            base=self._base_fields(selection, plan, use, cell),
-            main=is_main_cell(plan.task, cell),
-            reason=reason,
-        )
-        self._plan.units.append(unit)
-
-    def _unit_key(self, plan: TaskPlan, use: EncoderUse, cell: Cell, jobs: list[JobPlan], reason: str | None) -> list[Any]:
-        file = plan.task.file
-        tables = [
-            [job.fit, [[name, table.key] for name, table in sorted(job.test.items())], job.base and job.base.key, job.calibrate and job.calibrate.key]
-            for job in jobs
-        ]
-        return [
-            [file.task, file.version, file.main, file.groups, file.data.cluster],
-            [cell.evaluator.name, cell.params, cell.stamp, cell.target, cell.fit and cell.fit.name],
-            [cell.codec.name, [list(link) for link in cell.codec.chain]],
-            [cell.shift.name, cell.shift.severity, cell.shift.shift_type] if cell.shift else None,
-            [use.label, use.identity.kind, use.identity.digest] if not jobs else use.label,
-            tables,
-            cell.selection,
-            plan.data.fingerprint,
-            plan.seed,
-            reason,
-        ]
-
-    def _base_fields(self, selection: Selection, plan: TaskPlan, use: EncoderUse, cell: Cell) -> dict[str, Any]:
-        shift, file = cell.shift, plan.task.file
-        return {
-            "suite": selection.suite,
-            "suite_version": selection.version,
-            "task": file.task,
-            "task_version": file.version,
-            "encoder": use.label if use.layer is None else use.label.rpartition("@")[0],
-            "encoder_identity": f"{use.identity.kind}:{use.identity.digest}",
-            "layer": use.layer,
-            "prompt": self._prompt(use, plan),
-            "dataset": file.data.dataset,
-            "dataset_fingerprint": plan.data.fingerprint,
-            "split": plan.data.test_label,
-            "selection": cell.selection,
-            "fit": cell.fit.name if cell.fit else None,
-            "target": cell.target,
-            "shift": shift.name if shift else "clean",
-            "shift_kind": shift.kind if shift else None,
-            "shift_type": shift.shift_type if shift else None,
-            "severity": shift.severity if shift else 0,
-            "made_on": FLOAT32 if shift and shift.mechanism == "attack" else None,
-            "codec": cell.codec.name,
-            "queries": cell.params.get("queries"),
-            "evaluator": cell.evaluator.name,
-            "seed": plan.seed,
-            "protocols": {"encoder": use.stamp, "evaluator": cell.stamp, **({"shift": shift.stamp} if shift and shift.stamp else {})},
-        }
-
-    def _prompt(self, use: EncoderUse, plan: TaskPlan) -> str | None:
-        spec: EncoderSpec = self._registry.get("encoder", use.reference)
-        roles = {ROLES.get(part, "document") for part, pool in plan.data.pools.items() if pool.modality == "text"}
-        prompts = {role: spec.prompts[role] for role in sorted(roles) if spec.prompts.get(role)}
-        return canonical(prompts) if prompts else None
-
-    # --- tables, views and fits -----------------------------------------------------------------------------------
-
-    def _plan_job(self, plan: TaskPlan, use: EncoderUse, cell: Cell, rows: JobRows) -> JobPlan:
-        needs, shift = cell.evaluator.needs, cell.shift
-        fit = self._plan_fit(plan, use, cell, rows) if cell.fit is not None else None
-        attacked = self._attacked(plan, use, cell, rows)
-        embedded = shift if shift is not None and shift.embeds else None
-        test = {part: self._table(plan, use, part, at, embedded, attacked, cell.target) for part, at in rows.test.items()}
-        clean = None
-        if "clean" in needs:
-            clean = {part: self._table(plan, use, part, at, None, None, None) for part, at in rows.test.items()}
-        train = plan.data.roles.get("train")
-        base = self._table(plan, use, "items", train, None, None, None) if "base" in needs and train is not None and len(train) else None
-        return JobPlan(fit=fit, test=test, clean=clean, calibrate=self._calibration(plan, use, cell, fit), base=base)
-
-    def _calibration(self, plan: TaskPlan, use: EncoderUse, cell: Cell, fit: str | None) -> TablePlan | None:
-        """Return the rows that a codec is learned on where there is no fit."""
-        if not cell.codec.chain or fit is not None:
-            return None
-        part = plan.task.file.data.calibrate
-        if part is not None:
-            if part not in plan.data.pools:
-                raise UsageError(f"{plan.task.where('data', 'calibrate')}: no part `{part}`; parts are {', '.join(plan.data.pools)}")
-            return self._table(plan, use, part, plan.data.test_rows[part], None, None, None)
-        train = plan.data.roles.get("train")
-        if train is None or not len(train):
-            raise UsageError(
-                f"{plan.task.where('codecs')}: codec `{cell.codec.name}` has no rows to learn from; name a training split or `data.calibrate: PART`"
-            )
-        return self._table(plan, use, "items", train, None, None, None)
-
-    def _attacked(self, plan: TaskPlan, use: EncoderUse, cell: Cell, rows: JobRows) -> str | None:
-        """Return the float32 fit that an attack goes through; under folds it is that row's own."""
-        shift = cell.shift
-        if shift is None or shift.mechanism != "attack" or shift.through is None:
-            return None
-        spec, params, stamp = self._maker(plan).evaluator(shift.through)
-        if spec.fit is None or spec.head is None:
-            raise UsageError(f"{plan.task.where('attacks', shift.name, 'through')}: evaluator `{spec.name}` has no head to attack")
-        fit = self._maker(plan).fits(shift.through)[0]
-        target = plan.task.file.data.targets[0]
-        jobs, _ = self._maker(plan).rows(fit, target, None, carve="validation" in spec.needs)
-        own = next(job for job in jobs if job.fold == rows.fold)
-        through = Cell(
-            alias=shift.through,
-            evaluator=spec,
-            params=params,
-            stamp=stamp,
-            fit=fit,
-            target=target,
-            shift=None,
-            codec=CodecUse(name=FLOAT32),
-            selection="",
-            jobs=[own],
-        )
-        return self._plan_fit(plan, use, through, own)
-
-    def _maker(self, plan: TaskPlan) -> CellMaker:
-        return CellMaker(self._registry, plan.task, plan.data, limit=self._limit, seed=plan.seed)
-
-    def _plan_fit(self, plan: TaskPlan, use: EncoderUse, cell: Cell, rows: JobRows) -> str:
-        assert cell.fit is not None
-        assert rows.train is not None
-        train = self._table(plan, use, "items", rows.train, None, None, None)
-        validation = None
-        if rows.validation is not None:
-            validation = self._table(plan, use, "items", rows.validation, None, None, None)
-        key = digest(
-            [
-                [cell.evaluator.name, cell.params, cell.stamp, cell.target],
-                [list(link) for link in cell.codec.chain],
-                [train.key, validation and validation.key, rows.carved],
-                plan.seed,
-            ]
-        )
-        if key not in self._plan.fits:
-            self._plan.fits[key] = FitPlan(
-                key=key,
-                evaluator=cell.evaluator.name,
-                params=cell.params,
-                target=cell.target,
-                codec=cell.codec,
-                train=train,
-                validation=validation,
-                carved=rows.carved,
-                seed=plan.seed,
-                name=cell.fit.name,
-            )
-        return key
-
-    def _table(
-        self, plan: TaskPlan, use: EncoderUse, part: str, positions: Array, shift: ShiftUse | None, attacked: str | None, target: str | None
-    ) -> TablePlan:
-        pool = plan.data.pools[part]
-        mark = (_task_key(plan.task), use.label, part, rows_digest(positions), shift and (shift.name, shift.severity), attacked)
-        if mark not in self._tables:
-            segments = []
-            for source, rows in pool.segments(positions):
-                family = self._view(plan, use, pool, source, rows, shift, attacked)
-                segments.append(Segment(family=family, rows=rows))
-            key = digest([[[segment.family, rows_digest(segment.rows)] for segment in segments], pool.digest(positions)])
-            self._tables[mark] = TablePlan(part=part, segments=tuple(segments), positions=positions, key=key)
-        return self._tables[mark]
-
-    def _view(self, plan: TaskPlan, use: EncoderUse, pool: Pool, source: int, rows: Array, shift: ShiftUse | None, attacked: str | None) -> str:
-        spec: EncoderSpec = self._registry.get("encoder", use.reference)
-        role = ROLES.get(pool.part, "document")
-        where = pool.sources[source]
-        size = None if pool.modality != "image" or "image_size" in self._registry.get("dataset", where.dataset).params else plan.task.file.data.image_size
-        prompt = spec.prompts.get(role) if pool.modality == "text" else None
-        target = plan.task.file.data.targets[0] if attacked else None
-        key = {
-            "encoder": [use.reference, use.params, use.identity.kind, use.identity.digest, use.stamp],
-            "layer": use.layer,
-            "dtype": self._dtype,
-            "source": [where.dataset, where.params, where.split, pool.fingerprints[source], self._registry.stamp("dataset", where.dataset)],
-            "part": pool.part,
-            "role": role,
-            "prompt": prompt,
-            "transform": {"image_size": size},
-            "shift": _shift_key(shift, plan.seed),
-            "severity": shift.severity if shift else 0,
-            "attacked": [attacked, target] if attacked else None,
-        }
-        family = digest(key)
-        known = self._plan.views.get(family)
-        if known is None:
-            self._plan.views[family] = ViewPlan(
-                family=family,
-                key=key,
-                encoder=use.label,
-                source=where,
-                part=pool.part,
-                modality=pool.modality,
-                role=role,
-                prompt=prompt,
-                layer=use.layer,
-                image_size=size,
-                shift=shift,
-                shift_seed=plan.seed,
-                attacked=attacked,
-                task=_task_key(plan.task),
-                target=target,
-                rows=np.sort(rows),
-                cached=use.cached and use.identity.kind != "none",
-            )
-        else:
-            known.rows = np.union1d(known.rows, rows)
-        return family
+def job_tables(job: JobPlan, plan: Plan) -> list[TablePlan]:
+    """Return all tables that a job reads: what it scores, what its fit learns from, and what the fits under its attacks learn from."""
+    tables = [*job.test.values(), *(job.clean or {}).values()]
+    tables += [table for table in (job.calibrate, job.base) if table is not None]
+    if job.fit is not None:
+        tables += fit_tables(plan.fits[job.fit])
+    for table in list(tables):
+        for segment in table.segments:
+            attacked = plan.views[segment.family].attacked
+            if attacked is not None:
+                tables += fit_tables(plan.fits[attacked])
+    return tables
 
 
-def _task_key(task: Task) -> str:
-    return task.name
+def fit_tables(fit: FitPlan) -> list[TablePlan]:
+    """Return the tables that a fit learns from."""
+    return [table for table in (fit.train, fit.validation) if table is not None]
 
 
-def modalities_of(spec: EncoderSpec, use: EncoderUse) -> tuple[str, ...]:
-    """Return an encoder's modalities; a spec that declares none takes the one of its parameter ``modality``."""
-    return spec.modalities or (str(use.params["modality"]),)
-
-
-def _applicable(spec: EncoderSpec, use: EncoderUse, task: Task) -> bool:
-    return set(task.file.modalities) <= set(modalities_of(spec, use))
-
-
-def _shift_reason(spec: EncoderSpec, cell: Cell) -> str | None:
-    shift = cell.shift
-    if shift is None or not shift.embeds:
-        return None
-    if spec.precomputed:
-        return "precomputed vectors cannot be shifted"
-    if "gradient" in shift.access and not spec.differentiable:
-        return f"`{shift.plugin}` needs gradients and the encoder is not differentiable"
-    return None
-
-
-def _shift_key(shift: ShiftUse | None, seed: int) -> Any:
-    if shift is None:
-        return None
-    chain = shift.severities if shift.mechanism == "attack" else None  # an attack hands its best on to larger budgets
-    return [shift.plugin, shift.params, shift.stamp, shift.mechanism, chain, shift.through, seed]
-
-
-def _row_sets(data: TaskData) -> dict[str, str]:
-    """Name the row set of every part and link, by what it holds."""
-    names = {part: digest([part, pool.digest(np.arange(len(pool))), sorted(pool.fingerprints)]) for part, pool in data.pools.items()}
-    return names | {name: digest([name, [str(item) for item in links.ids], links.rows]) for name, links in data.links.items()}
-
-
-def is_main_cell(task: Task, cell: Cell) -> bool:
-    """Say whether a cell is the one that the task names as its main cell."""
-    where = task.main.where
-    if cell.alias != task.main.alias:
-        return False
-    fits = task.file.evaluators[cell.alias].fits or list(task.file.fits)
-    fit = where.get("fit", fits[0])
-    shift = where.get("shift", "clean")
-    return (
-        (cell.fit is None or cell.fit.name == fit or cell.fit.name.partition("/")[0] == fit)
-        and (cell.shift.name if cell.shift else "clean") == shift
-        and ("severity" not in where or cell.shift is None or f"{cell.shift.severity:g}" == where["severity"])
-        and cell.codec.name == where.get("codec", FLOAT32)
-        and (cell.target is None or cell.target == where.get("target", task.file.data.targets[0]))
-    )
-
-
-def describe(plan: Plan) -> dict[str, int]:
-    """Return the counts that ``--dry-run`` prints."""
-    return {
-        "encoders": len(plan.encoders),
-        "tasks": len(plan.tasks),
-        "views": len(plan.views),
-        "rows": int(sum(len(view.rows) for view in plan.views.values())),
-        "fits": len(plan.fits),
-        "units": len(plan.units),
-    }
-
-
-def evaluator_of(unit: UnitPlan) -> EvaluatorSpec:
-    """Return the evaluator of a unit."""
-    return unit.cell.evaluator
-
-
-__all__ = [
-    "FitPlan",
-    "JobPlan",
-    "Plan",
-    "Planner",
-    "Segment",
-    "TablePlan",
-    "TaskPlan",
-    "UnitPlan",
-    "ViewPlan",
-    "describe",
-    "evaluator_of",
-    "is_main_cell",
-]
+def needed_views(plan: Plan, units: Sequence[UnitPlan]) -> list[ViewPlan]:
+    """Return the views that units read, each once."""
+    families: dict[str, None] = {}
+    for unit in units:
+        for job in unit.jobs:
+            for table in job_tables(job, plan):
+                families |= dict.fromkeys(segment.family for segment in table.segments)
+    return [plan.views[family] for family in families]

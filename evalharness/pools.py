@@ -216,7 +216,7 @@ class PoolMaker:
 
     def _label_maps(self, offset: int, shifts: list[str]) -> dict[int, tuple[str, str, Mapping[str, str]]]:
         """Return, by source, the target column of another data set, its name here, and the map of its labels."""
-        maps = {}
+        maps: dict[int, tuple[str, str, Mapping[str, str]]] = {}
         for at, name in enumerate(shifts):
             entry = self._task.file.shifts[name].data
             if entry is not None and self._file.targets:
@@ -252,9 +252,11 @@ class PoolMaker:
         whole = {role: np.flatnonzero(pool.source_of == names.index(split)) for role, split in roles.items() if isinstance(split, str)}
         for role, entry in roles.items():
             if isinstance(entry, SplitFile):
-                whole = self._carve(pool, whole, names, roles, role, entry, seed)
+                whole = self._carve(pool, whole, roles, role, entry, seed)
         if "test" not in whole:
-            raise TaskFileError(f"{self._task.where('data', 'splits')}: task `{self._task.name}` has no test rows; name a `test` split or `folds` (splits here: {', '.join(names)})")
+            raise TaskFileError(
+                f"{self._task.where('data', 'splits')}: task `{self._task.name}` has no test rows; name a `test` split or `folds` (splits here: {', '.join(names)})"
+            )
         data.roles = {"train": np.empty(0, dtype=np.int64), **whole}
         data.test_rows = {"items": data.roles["test"]}
 
@@ -293,7 +295,6 @@ class PoolMaker:
         self,
         pool: Pool,
         whole: dict[str, Array],
-        names: list[str],
         roles: Mapping[str, str | SplitFile],
         role: str,
         entry: SplitFile,

@@ -229,7 +229,9 @@ def _load_installed(registry: Registry, blocked: set[str]) -> None:
             origin = f"{distribution.metadata['Name']} {distribution.version}"
             if entry.name in seen and seen[entry.name] != (origin, entry.value):
                 other = seen[entry.name][0]
-                raise PluginError(f"two packages give a plugin named `{entry.name}`: {other} and {origin}; uninstall one or block it with `-p no:{entry.name}`")
+                raise PluginError(
+                    f"two packages give a plugin named `{entry.name}`: {other} and {origin}; uninstall one or block it with `-p no:{entry.name}`"
+                )
             if entry.name not in seen:
                 seen[entry.name] = origin, entry.value
                 _load_entry(registry, entry, origin)
@@ -238,7 +240,7 @@ def _load_installed(registry: Registry, blocked: set[str]) -> None:
 def _load_entry(registry: Registry, entry: importlib.metadata.EntryPoint, origin: str) -> None:
     try:
         module = entry.load()
-    except Exception as error:  # any error of a stranger's import is reported, not raised
+    except Exception as error:  # noqa: BLE001 (any error of a stranger's import is reported, not raised)
         registry.plugins[entry.name] = Plugin(name=entry.name, origin=origin, error=_reason(error))
         return
     registry.register(module, entry.name, origin=origin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import logging
 import platform
 import secrets
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.errors import UsageError
 from evalharness.keys import plain
-from evalharness.plan import Plan, Planner, UnitPlan
+from evalharness.plan import Plan, UnitPlan
+from evalharness.planner import Planner
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources, use_encoder
 from evalharness.store.results import ResultsReader, RunWriter, UnitResult, check_writable
@@ -58,9 +59,9 @@ class Outcome:
 
 def builtin_folder() -> Path:
     """Return the folder of the task files that ship with the harness."""
-    import evalharness.tasks
+    from importlib.resources import files
 
-    return Path(evalharness.tasks.__file__).parent
+    return Path(str(files("evalharness.tasks").joinpath()))
 
 
 def open_library(registry: Registry) -> Library:
@@ -101,7 +102,8 @@ class Session:
             return plan.units, []
         finished = ResultsReader([self.settings.out]).finished()
         done = {key for (_, key), line in finished.items() if line["status"] != "failed"}
-        todo, adopt = [], []
+        todo: list[UnitPlan] = []
+        adopt: list[UnitPlan] = []
         for unit in plan.units:
             line = finished.get((unit.suite, unit.key))
             if line is not None and line["status"] != "failed":
@@ -126,10 +128,22 @@ class Session:
             if adopt and writer is not None:
                 self._adopt(writer, adopt)
             if not todo:
-                return Outcome(plan=plan, pending=0, reused=len(plan.units), report=None, folder=writer.folder if writer and adopt else None)
+                return Outcome(
+                    plan=plan,
+                    pending=0,
+                    reused=len(plan.units),
+                    report=None,
+                    folder=writer.folder if writer is not None and adopt else None,
+                )
             report = self._execute(plan, todo, writer)
             if report is not None:
-                return Outcome(plan=plan, pending=len(todo), reused=len(plan.units) - len(todo), report=report, folder=writer and writer.folder)
+                return Outcome(
+                    plan=plan,
+                    pending=len(todo),
+                    reused=len(plan.units) - len(todo),
+                    report=report,
+                    folder=writer.folder if writer else None,
+                )
 
     def _execute(self, plan: Plan, todo: list[UnitPlan], writer: RunWriter | None) -> RunReport | None:
         """Run the units; None means that an encoder turned out to be another one and all must be planned again."""
@@ -157,7 +171,9 @@ class Session:
         try:
             report = runner.run(todo)
         except IdentityChangedError as error:
-            self.progress.say(f"encoder `{error.label}` no longer gives the vectors stored for it: they are not used, and it is measured anew")
+            self.progress.say(
+                f"encoder `{error.label}` no longer gives the vectors stored for it: they are not used, and it is measured anew"
+            )
             self._overrides[error.label] = error.identity
             return None
         self._observe("evalharness_run_finished", run=info)
@@ -190,11 +206,11 @@ class Session:
     def _writer(self, plan: Plan) -> RunWriter | None:
         if self.settings.out is None:
             return None
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         name = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         return RunWriter(self.settings.out, name, self._run_facts(plan, now))
 
-    def _run_facts(self, plan: Plan, now: datetime.datetime) -> dict[str, Any]:
+    def _run_facts(self, plan: Plan, now: dt.datetime) -> dict[str, Any]:
         """Return everything volatile that ``run.json`` records."""
         from importlib.metadata import PackageNotFoundError, version
 
@@ -228,9 +244,17 @@ class Session:
                 }
                 for task in plan.tasks.values()
             },
-            "encoders": {label: {"reference": use.reference, "params": plain(use.params), "identity": use.identity.kind} for label, use in plan.encoders.items()},
+            "encoders": {
+                label: {"reference": use.reference, "params": plain(use.params), "identity": use.identity.kind}
+                for label, use in plan.encoders.items()
+            },
             "versions": {"python": platform.python_version(), **versions},
-            "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": _cores(), "disk_free": shutil.disk_usage("/").free},
+            "hardware": {
+                "machine": platform.machine(),
+                "system": platform.system(),
+                "cores": _cores(),
+                "disk_free": shutil.disk_usage("/").free,
+            },
         }
 
 
@@ -272,5 +296,3 @@ class Silent:
     def say(self, text: str) -> None:
         """Log a line."""
         LOG.warning("%s", text)
-
-

@@ -61,7 +61,10 @@ class SourceStamp:
     @property
     def fingerprint(self) -> str:
         """Return a digest over the fingerprints of all parts and links."""
-        links = {name: digest_bytes(digest_texts(link.ids).encode(), link.rows.tobytes(), link.grades.tobytes()) for name, link in self.links.items()}
+        links = {
+            name: digest_bytes(digest_texts(link.ids).encode(), link.rows.tobytes(), link.grades.tobytes())
+            for name, link in self.links.items()
+        }
         return digest({"parts": {name: part.fingerprint for name, part in self.parts.items()}, "links": links})
 
 
@@ -168,7 +171,9 @@ def _make_stamp(source: Source, key: str, dataset: Dataset) -> SourceStamp:
     for name, samples in dataset.parts.items():
         ids = np.asarray(samples.ids, dtype=str)
         fingerprint = samples.fingerprint or digest_texts(ids)
-        parts[name] = PartStamp(modality=samples.modality, ids=ids, hashes=hash_ids(ids), columns=dict(samples.columns), fingerprint=fingerprint)
+        parts[name] = PartStamp(
+            modality=samples.modality, ids=ids, hashes=hash_ids(ids), columns=dict(samples.columns), fingerprint=fingerprint
+        )
     return SourceStamp(source=source, stamp=key, parts=parts, links=dict(dataset.links))
 
 
@@ -183,8 +188,16 @@ def _write_stamp(path: Path, stamp: SourceStamp) -> None:
             "columns": _put_columns(arrays, f"part/{name}", part.columns),
         }
     for name, links in stamp.links.items():
-        arrays |= {f"link/{name}/rows": links.rows, f"link/{name}/grades": links.grades, f"link/{name}/ids": np.asarray(links.ids, dtype=str)}
-        head["links"][name] = {"source": links.source, "target": links.target, "columns": _put_columns(arrays, f"link/{name}", links.columns)}
+        arrays |= {
+            f"link/{name}/rows": links.rows,
+            f"link/{name}/grades": links.grades,
+            f"link/{name}/ids": np.asarray(links.ids, dtype=str),
+        }
+        head["links"][name] = {
+            "source": links.source,
+            "target": links.target,
+            "columns": _put_columns(arrays, f"link/{name}", links.columns),
+        }
     buffer = io.BytesIO()
     np.savez(buffer, head=np.frombuffer(json.dumps(head).encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
     try:

@@ -423,7 +423,9 @@ def _known_keys(place: tuple[str | int, ...], document: Document) -> list[str]:
         "splits": SplitFile,
     }
     for part in place[:-1]:
-        model = FoldsFile if part == "FoldsFile" else ShiftDataFile if part == "data" and model is ShiftFile else children.get(str(part), model)
+        model = (
+            FoldsFile if part == "FoldsFile" else ShiftDataFile if part == "data" and model is ShiftFile else children.get(str(part), model)
+        )
     return sorted(field.alias or key for key, field in model.model_fields.items())
 
 

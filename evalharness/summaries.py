@@ -112,8 +112,8 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
         reason = f"{units} independent units: too few for an interval"
         return Estimate(value=value, interval=_nothing(n), scope=scope, n=n, n_units=units, status="insufficient", reason=reason)
     interval = _interval(metric, value, columns, items, units, resampler, level)
-    reason = None if math.isfinite(interval.low) else "the statistic does not vary, or is undefined in too many resamples"
-    return Estimate(value=value, interval=interval, scope=scope, n=n, n_units=units, reason=reason)
+    unclear = None if math.isfinite(interval.low) else "the statistic does not vary, or is undefined in too many resamples"
+    return Estimate(value=value, interval=interval, scope=scope, n=n, n_units=units, reason=unclear)
 
 
 def _scope(items: Items) -> str:
@@ -221,7 +221,15 @@ def _group_records(
 
 def _insufficient(found: Estimate) -> Estimate:
     reason = f"{found.n} items, fewer than {FEW_UNITS}"
-    return Estimate(value=found.value, interval=found.interval, scope=found.scope, n=found.n, n_units=found.n_units, status="insufficient", reason=reason)
+    return Estimate(
+        value=found.value,
+        interval=found.interval,
+        scope=found.scope,
+        n=found.n,
+        n_units=found.n_units,
+        status="insufficient",
+        reason=reason,
+    )
 
 
 def _extremes(

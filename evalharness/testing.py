@@ -33,7 +33,26 @@ from evalharness.types import (
 )
 from evalharness.vectors import code_vectors
 
-WORDS = "the a small red old quick house river sings walks never two seven blue over under because light".split()
+WORDS = [
+    "the",
+    "a",
+    "small",
+    "red",
+    "old",
+    "quick",
+    "house",
+    "river",
+    "sings",
+    "walks",
+    "never",
+    "two",
+    "seven",
+    "blue",
+    "over",
+    "under",
+    "because",
+    "light",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +128,9 @@ def encoder_deviations(registry: Registry, use: EncoderUse, modality: str, devic
     return deviations(encoder, moved, rows)
 
 
-def check_encoder(spec: EncoderSpec, *, device: str = "cpu", tolerance: float = 1e-5, batch: Batch | None = None, **params: Any) -> Deviations:
+def check_encoder(
+    spec: EncoderSpec, *, device: str = "cpu", tolerance: float = 1e-5, batch: Batch | None = None, **params: Any
+) -> Deviations:
     """Check that an encoder gives finite (B, D) vectors that depend on neither batch size nor order, and gradients where it promises them.
 
     Raises:
@@ -185,12 +206,17 @@ def _check_reading(name: str, samples: Any) -> None:
         assert batch.dtype == torch.float32, f"part `{name}`: images are {batch.dtype}, expected float32"
         assert batch.ndim == 4, f"part `{name}`: images have shape {tuple(batch.shape)}, expected (B, 3, H, W)"
         assert batch.shape[1] == 3, f"part `{name}`: images have shape {tuple(batch.shape)}, expected (B, 3, H, W)"
-        assert 0 <= float(batch.min()), f"part `{name}`: images leave [0, 1]"
+        assert float(batch.min()) >= 0, f"part `{name}`: images leave [0, 1]"
         assert float(batch.max()) <= 1, f"part `{name}`: images leave [0, 1]"
 
 
 def check_shift(
-    spec: ShiftSpec, *, batch: Batch | None = None, severities: Sequence[float] | None = None, model: AttackModel | None = None, **params: Any
+    spec: ShiftSpec,
+    *,
+    batch: Batch | None = None,
+    severities: Sequence[float] | None = None,
+    model: AttackModel | None = None,
+    **params: Any,
 ) -> list[Batch]:
     """Check that a shift gives one batch a severity, changes something, keeps image range and shape, and depends on items and keys alone.
 
@@ -207,7 +233,7 @@ def check_shift(
     for level, each in zip(levels, shifted, strict=True):
         if isinstance(each, torch.Tensor) and isinstance(items, torch.Tensor):
             assert each.shape == items.shape, f"severity {level:g}: shape {tuple(each.shape)}, expected {tuple(items.shape)}"
-            assert 0 <= float(each.min()), f"severity {level:g}: values leave [0, 1]"
+            assert float(each.min()) >= 0, f"severity {level:g}: values leave [0, 1]"
             assert float(each.max()) <= 1, f"severity {level:g}: values leave [0, 1]"
             assert not torch.equal(each, items), f"severity {level:g}: nothing changed"
     if spec.mechanism == "apply":

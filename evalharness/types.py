@@ -20,9 +20,7 @@ IdentityKind = Literal["weights", "source", "declared", "probe", "none"]
 ColumnKind = Literal["class", "number", "multilabel"]
 Mechanism = Literal["select", "apply", "render", "attack"]
 Item = Literal["sample", "query", "pair", "episode"]
-Status = Literal[
-    "measured", "not_measured", "not_applicable", "not_converged", "insufficient", "undecided", "suspect", "failed"
-]
+Status = Literal["measured", "not_measured", "not_applicable", "not_converged", "insufficient", "undecided", "suspect", "failed"]
 Batch = Any  # a tensor of images or vectors, a list of texts, or an AudioBatch: see DESIGN and `Samples`
 Array = np.ndarray
 
@@ -256,7 +254,7 @@ def class_column(values: Iterable[Any]) -> Column:
     >>> class_column(["b", "a", None]).values.tolist()
     [1, 0, -1]
     """
-    labels = [None if value is None or value != value else value for value in values]
+    labels = [None if value is None or (isinstance(value, float) and np.isnan(value)) else value for value in values]
     known = {value for value in labels if value is not None}
     whole = all(isinstance(value, (int, np.integer)) for value in known)
     order = sorted(known) if whole else sorted(known, key=str)
@@ -268,9 +266,7 @@ def class_column(values: Iterable[Any]) -> Column:
 
 def number_column(values: Iterable[Any]) -> Column:
     """Make a number column; None becomes NaN."""
-    return Column(
-        kind="number", values=np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    )
+    return Column(kind="number", values=np.array([np.nan if value is None else value for value in values], dtype=np.float64))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -347,9 +343,7 @@ class Vectors(Protocol):
         """Return (N, M) vectors to search with: ``float32`` as the encoder gave them, in the codec's space, or ``coded``."""
         ...
 
-    def search(
-        self, queries: Any, k: int, *, metric: str | None = None, exclude: Any = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def search(self, queries: Any, k: int, *, metric: str | None = None, exclude: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return values and indices (Q, k) of the nearest rows, nearest first; ``exclude`` is (Q, X) int64, -1 for none."""
         ...
 

@@ -22,7 +22,9 @@ class CodedVectors:
 
     __slots__ = ("codec", "codes", "original", "similarity")
 
-    def __init__(self, codes: torch.Tensor, codec: Codec | None = None, similarity: str = "cosine", original: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, codes: torch.Tensor, codec: Codec | None = None, similarity: str = "cosine", original: torch.Tensor | None = None
+    ) -> None:
         self.codes = codes
         self.codec = codec
         self.similarity = similarity
@@ -54,9 +56,7 @@ class CodedVectors:
             return self.dense()
         return project(self.codec, self.original)
 
-    def search(
-        self, queries: torch.Tensor, k: int, *, metric: str | None = None, exclude: Any = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def search(self, queries: torch.Tensor, k: int, *, metric: str | None = None, exclude: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return values and indices (Q, k) of the nearest rows, nearest first.
 
         A codec with a search of its own answers for cosine and dot; otherwise the rows are decoded.

@@ -32,14 +32,15 @@ class Document:
         return f"{self.path}:{self.line(place)}"
 
     def _convert(self, raw: Any, place: tuple[str | int, ...]) -> Any:
+        marks: Any = getattr(raw, "lc", None)
         if isinstance(raw, dict):
-            self.lines.setdefault(place, raw.lc.line + 1)
+            self.lines.setdefault(place, marks.line + 1)
             for key in raw:
-                self.lines[(*place, str(key))] = raw.lc.key(key)[0] + 1
+                self.lines[(*place, str(key))] = marks.key(key)[0] + 1
             return {str(key): self._convert(value, (*place, str(key))) for key, value in raw.items()}
         if isinstance(raw, list):
             for at in range(len(raw)):
-                self.lines[(*place, at)] = raw.lc.item(at)[0] + 1
+                self.lines[(*place, at)] = marks.item(at)[0] + 1
             return [self._convert(value, (*place, at)) for at, value in enumerate(raw)]
         return _scalar(raw)
 

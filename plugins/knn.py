@@ -78,7 +78,9 @@ def score(
     similarity = (1 - found.square() / 2 if metric == "l2" else found).cpu().double()
     labels = fitted.labels[indices.cpu()]
     assert table.target is not None
-    return [_outcome(table, fitted.num_classes, similarity[:, :each], labels[:, :each], each, weights, temperature, top5=top5) for each in ks]
+    return [
+        _outcome(table, fitted.num_classes, similarity[:, :each], labels[:, :each], each, weights, temperature, top5=top5) for each in ks
+    ]
 
 
 def _order_ks(ks: list[int], main_k: int | None) -> list[int]:
@@ -99,7 +101,9 @@ def _exclusions(bank: Table, table: Table, *, leave_one_out: bool) -> torch.Tens
     own = order[at]
     same = bank.ids[own] == table.ids
     if same.any() and not leave_one_out:
-        raise DataError(f"{int(same.sum())} test ids stand in the bank, `{table.ids[same][0]}` first; set `leave_one_out: true`, or split train and test")
+        raise DataError(
+            f"{int(same.sum())} test ids stand in the bank, `{table.ids[same][0]}` first; set `leave_one_out: true`, or split train and test"
+        )
     return torch.from_numpy(np.where(same, own, -1))[:, None] if leave_one_out else None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from evalharness import EvaluatorSpec, MetricInfo, Outcome, Side, Table, hookimpl
 from evalharness.errors import DataError, UsageError
+from evalharness.types import Status
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +128,7 @@ class _Search:
         self._centre, self._spread = _scaling(features, scale)
         self._features = (features - self._centre) / self._spread
         self._labels = labels
-        self._options = {"tolerance": tolerance, "max_iterations": iterations}
+        self._tolerance, self._iterations = tolerance, iterations
         self._fits: dict[float, tuple[Any, int]] = {}
         self.scores: dict[float, tuple[float, float]] = {}  # inverse penalty -> validation accuracy, -log loss
 
@@ -139,7 +140,7 @@ class _Search:
         step = -(-len(penalties) // BLOCKS)
         for start in range(0, len(penalties), step):
             block = penalties[start : start + step]
-            path = logistic_path(self._features, self._labels, block, **self._options)
+            path = logistic_path(self._features, self._labels, block, tolerance=self._tolerance, max_iterations=self._iterations)
             self._fits |= {penalty: (path, at) for at, penalty in enumerate(block)}
             self.scores |= dict(zip(block, _validate(path, held, codes), strict=True))
             last, best = block[-1], self.best()
@@ -167,7 +168,9 @@ def _codes(table: Table) -> torch.Tensor:
 
 def _arrays(train: Table) -> tuple[torch.Tensor, torch.Tensor]:
     if train.target is not None and len(np.unique(train.target.values)) < 2:
-        raise DataError(f"a probe needs two classes in its training rows, got only `{train.target.names[0] if train.target.names else '?'}`")
+        raise DataError(
+            f"a probe needs two classes in its training rows, got only `{train.target.names[0] if train.target.names else '?'}`"
+        )
     return train.vectors.dense().float(), _codes(train)
 
 
@@ -241,7 +244,7 @@ def score(
         details["unseen_classes"] = [table.target.names[code] for code in np.unique(table.target.values) if code >= num_classes][:20]
     converged = fitted.details["converged"]
     reason = None if converged else f"gradient {fitted.details['gradient']:.2g} after the last iteration"
-    status = "measured" if converged else "not_converged"
+    status: Status = "measured" if converged else "not_converged"
     return [Outcome(item="sample", part="items", rows=table.rows, columns=columns, details=details, status=status, reason=reason)]
 
 

@@ -36,7 +36,7 @@ def _find(reference: str) -> Callable[..., Any]:
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UnknownNameError(f"`{reference}`: {unknown_name('callable', name, known)}")
-    return getattr(module, name)  # type: ignore[no-any-return]
+    return getattr(module, name)
 
 
 def _source(reference: str) -> Path:

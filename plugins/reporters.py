@@ -36,7 +36,9 @@ def render_markdown(board: Any) -> str:
     parts = []
     for table in board.tables:
         headings, rows = _cells(table)
-        body = tabulate([[_escape(cell) for cell in row] for row in rows], [_escape(name) for name in headings], tablefmt="pipe", disable_numparse=True)
+        body = tabulate(
+            [[_escape(cell) for cell in row] for row in rows], [_escape(name) for name in headings], tablefmt="pipe", disable_numparse=True
+        )
         parts.append("\n".join([f"### {table.title}", "", body, "", *[f"- {note}" for note in table.notes]]))
     return "\n\n".join(parts)
 
@@ -54,7 +56,9 @@ def render_csv(board: Any) -> str:
         for row in table.rows:
             for key, score in row.scores.items():
                 values = [score.value, score.low, score.high, score.n]
-                writer.writerow([table.title, row.encoder, key, *["" if v is None else v for v in values], score.status, score.name or "", row.ranked])
+                writer.writerow(
+                    [table.title, row.encoder, key, *["" if v is None else v for v in values], score.status, score.name or "", row.ranked]
+                )
     return stream.getvalue().rstrip("\n")
 
 

@@ -42,7 +42,9 @@ class WordLlama:
         from evalharness.errors import import_extra
 
         package: Any = import_extra("wordllama", "text")
-        self._model = package.WordLlama.load(cache_dir=_package_folder(), dim=256, trunc_dim=dim if dim != 256 else None, disable_download=True)
+        self._model = package.WordLlama.load(
+            cache_dir=_package_folder(), dim=256, trunc_dim=dim if dim != 256 else None, disable_download=True
+        )
         self._device, self._dtype = device, dtype
         self.dim = dim
 

@@ -23,8 +23,8 @@ FOLDERS = {"evalharness": ROOT / "evalharness", "evalharness.plugins": ROOT / "p
 LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
-    "registry suites selection store vectors adapters",
-    "stamp pools cells plan embed devices summaries estimate",
+    "registry suites selection store vectors adapters transforms",
+    "stamp pools cells plan planner embed devices tables summaries estimate walk",
     "session run leaderboard testing checkup api",
     "cli",
 )

@@ -102,7 +102,10 @@ def evalharness_encoders():
         )
     for fault in ("nan", "raise", "shape"):
         yield EncoderSpec(
-            name=f"bad-{fault}", summary="Misbehaves", modalities=("vector",), build=lambda *, device, dtype, fault=fault: Counting(fault=fault)
+            name=f"bad-{fault}",
+            summary="Misbehaves",
+            modalities=("vector",),
+            build=lambda *, device, dtype, fault=fault: Counting(fault=fault),
         )
     yield EncoderSpec(
         name="unsteady", summary="Has no identity", modalities=("vector",), build=lambda *, device, dtype: Counting("unsteady"),

@@ -35,8 +35,23 @@ def list_views(as_json: AsJson = False) -> None:
         key = entry["key"]
         shift = key["shift"][0] if key.get("shift") else "clean"
         source = key.get("source") or ["?", {}, "?"]
-        rows.append([key.get("label", "?"), source[0], source[2], key.get("part"), f"{shift} {key.get('severity', 0):.3g}", entry["rows"], entry["bytes"], "complete" if entry["complete"] else "unfinished"])
-    typer.echo(tabulate(rows, ["encoder", "data", "split", "part", "shift", "rows", "bytes", ""], tablefmt="simple") if rows else "the cache is empty")
+        rows.append(
+            [
+                key.get("label", "?"),
+                source[0],
+                source[2],
+                key.get("part"),
+                f"{shift} {key.get('severity', 0):.3g}",
+                entry["rows"],
+                entry["bytes"],
+                "complete" if entry["complete"] else "unfinished",
+            ]
+        )
+    typer.echo(
+        tabulate(rows, ["encoder", "data", "split", "part", "shift", "rows", "bytes", ""], tablefmt="simple")
+        if rows
+        else "the cache is empty"
+    )
     typer.echo(f"\n{len(entries)} views, {sum(entry['bytes'] for entry in entries):,} bytes")
 
 

@@ -11,7 +11,9 @@ from evalharness.errors import DataError
 
 
 def doctor(
-    encoders: Annotated[list[str] | None, typer.Option("-e", "--encoder", metavar="ENCODER", help="Check an encoder; may be repeated.")] = None,
+    encoders: Annotated[
+        list[str] | None, typer.Option("-e", "--encoder", metavar="ENCODER", help="Check an encoder; may be repeated.")
+    ] = None,
     plugins: Plugins = None,
     device: Annotated[str, typer.Option(help="cpu, cuda:0, mps, or auto.")] = "auto",
     mirror: Mirror = None,

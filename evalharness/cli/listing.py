@@ -35,7 +35,12 @@ def describe_kind(registry: Registry, kind: str) -> list[dict[str, Any]]:
     """Return a description of everything of a kind."""
     if kind == "plugins":
         return [
-            {"name": name, "from": plugin.origin, "hooks": [hook.removeprefix("evalharness_") for hook in plugin.hooks], "broken": plugin.error}
+            {
+                "name": name,
+                "from": plugin.origin,
+                "hooks": [hook.removeprefix("evalharness_") for hook in plugin.hooks],
+                "broken": plugin.error,
+            }
             for name, plugin in sorted(registry.plugins.items())
         ]
     if kind in ("suites", "tasks"):

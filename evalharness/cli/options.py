@@ -19,7 +19,9 @@ Plugins = Annotated[
 ]
 Mirror = Annotated[
     Path | None,
-    typer.Option("--mirror", metavar="DIR", help="Read hf: and beir: data from this folder instead of the network; default $EVALHARNESS_MIRROR."),
+    typer.Option(
+        "--mirror", metavar="DIR", help="Read hf: and beir: data from this folder instead of the network; default $EVALHARNESS_MIRROR."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    targets: Annotated[list[str] | None, typer.Argument(metavar="[SUITE or TASK or FILE.yaml ...]", help="What to run; default the suite `quick`.")] = None,
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="[SUITE or TASK or FILE.yaml ...]", help="What to run; default the suite `quick`.")
+    ] = None,
     encoders: Annotated[
         list[str] | None, typer.Option("-e", "--encoder", metavar="ENCODER[?param=value]", help="An encoder; may be repeated.")
     ] = None,
@@ -32,7 +34,9 @@ def run(
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16: what encoders compute in.")] = "float32",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Items a batch; halved when memory does not suffice.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = DEFAULT_OUT,
-    limit: Annotated[int | None, typer.Option(min=1, help="Score at most so many rows, drawn by hash; never ranked with full rows.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Score at most so many rows, drawn by hash; never ranked with full rows.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every draw; default the task's own.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Do finished units again.")] = False,
     mirror: Mirror = None,
@@ -93,7 +97,10 @@ def _print_end(outcome: Outcome, seconds: float) -> None:
     report = outcome.report
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(report.counts.items()))
     reused = f", {outcome.reused} reused" if outcome.reused else ""
-    print(f"{outcome.pending} units in {seconds:.1f} s: {counts}{reused}; {report.rows_embedded} rows embedded, {report.fits} fits; results in {outcome.folder}", file=sys.stderr)
+    print(
+        f"{outcome.pending} units in {seconds:.1f} s: {counts}{reused}; {report.rows_embedded} rows embedded, {report.fits} fits; results in {outcome.folder}",
+        file=sys.stderr,
+    )
     for failure in list(dict.fromkeys(report.failures))[:10]:
         print(f"failed: {failure}", file=sys.stderr)
 
@@ -122,5 +129,3 @@ def _print_plan(registry: Registry, session: Session, selections: list[Selection
     print()
     for line in rows.lines:
         print(line)
-
-

@@ -99,7 +99,9 @@ class RunWriter:
         path = self.folder / "rows" / f"{name}.parquet"
         if path.exists():
             return
-        arrays = {"id": pa.array([str(item) for item in ids])} | {key: _arrow_column(column) for key, column in columns.items() if key != "id"}
+        arrays = {"id": pa.array([str(item) for item in ids])} | {
+            key: _arrow_column(column) for key, column in columns.items() if key != "id"
+        }
         names = {f"names:{key}": json.dumps(list(column.names), ensure_ascii=False) for key, column in columns.items() if column.names}
         with atomic_write(path) as stream:
             pq.write_table(pa.table(arrays).replace_schema_metadata(names), stream, compression="zstd")
@@ -279,4 +281,4 @@ def variant_name(variant: Mapping[str, Any]) -> str:
 
 def load_settings(folder: Path) -> Mapping[str, Any]:
     """Return ``run.json`` of a run's folder."""
-    return json.loads((folder / "run.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))

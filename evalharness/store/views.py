@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,9 @@ class ViewCache:
             manifest = read_json(folder / "manifest.json")
             size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
             key = read_json(folder / "key.json") or {}
-            result.append({"folder": str(folder), "bytes": size, "complete": manifest is not None, "key": key, "rows": (manifest or {}).get("size")})
+            result.append(
+                {"folder": str(folder), "bytes": size, "complete": manifest is not None, "key": key, "rows": (manifest or {}).get("size")}
+            )
         return result
 
     def prune(self, *, older_than_days: float | None = None, everything: bool = False) -> tuple[int, int]:
@@ -214,7 +217,14 @@ class ViewWriter:
         raw = save({"vectors": vectors.contiguous(), **(extra or {})})
         with atomic_write(path) as stream:
             stream.write(raw)
-        note = {"shard": shard, "file": path.name, "rows": stop - start, "dim": int(vectors.shape[1]), "digest": digest_bytes(raw), "facts": dict(facts or {})}
+        note = {
+            "shard": shard,
+            "file": path.name,
+            "rows": stop - start,
+            "dim": int(vectors.shape[1]),
+            "digest": digest_bytes(raw),
+            "facts": dict(facts or {}),
+        }
         append_line(self.folder / "progress.jsonl", note)
 
     def finish(self, facts: Mapping[str, Any] | None = None) -> None:
@@ -255,6 +265,7 @@ class MemoryViews:
 
     def writer(self, family: str, rows: Array, key: Mapping[str, Any]) -> MemoryWriter:
         """Start writing a view."""
+        del key
         return MemoryWriter(self._views.setdefault(family, []), rows)
 
 
@@ -280,6 +291,7 @@ class MemoryWriter:
 
     def write_shard(self, shard: int, vectors: Any, facts: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> None:
         """Keep the vectors (N, D) of one shard."""
+        del facts, extra
         self._shards[shard] = vectors.cpu().numpy()
 
     def finish(self, facts: Mapping[str, Any] | None = None) -> None:
@@ -290,7 +302,7 @@ class MemoryWriter:
                 folder=None,
                 rows=self.rows,
                 dim=int(shards[0].shape[1]) if shards else 0,
-                shards=tuple((lambda array=array: array) for array in shards),
+                shards=tuple(partial(np.asarray, array) for array in shards),
                 starts=tuple(start for start, _ in self.bounds) or (0,),
                 facts=dict(facts or {}),
             )

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evalharness.plugins import beir
 
 from evalharness.errors import DataError, UnknownNameError, UsageError
+from evalharness.plugins import beir
 
 MIRROR = Path(os.environ.get("EVALHARNESS_MIRROR") or Path(__file__).parents[2].parent / "shared/data")
 CORPUS = [{"_id": "d1", "title": "Wings", "text": "lift ü"}, {"_id": "d2", "title": "", "text": "drag"}, {"_id": "d3", "text": "flow"}]

@@ -2,9 +2,9 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from evalharness.plugins import image_folder
 
 from evalharness.errors import DataError, UnknownNameError
+from evalharness.plugins import image_folder
 
 
 def save(path, colour, size=(4, 3), mode="RGB"):

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from evalharness.plugins import npz
 
 from evalharness.errors import DataError, VectorsError
+from evalharness.plugins import npz
 
 IDS = np.array(["test/0", "test/1", "test/2"])
 VECTORS = np.arange(12, dtype=np.float64).reshape(3, 4)

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from evalharness.plugins import scenes
-from evalharness.plugins.scenes.factors import FACTORS
 
 from evalharness.errors import DataError, UnknownNameError, UsageError
+from evalharness.plugins import scenes
+from evalharness.plugins.scenes.factors import FACTORS
 
 SCENES, CAPTIONS = scenes.evalharness_datasets()
 SMALL = {"train": 60, "validation": 20, "test": 50, "image_size": 32}

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+
+from evalharness.errors import UnknownNameError, UsageError
 from evalharness.plugins import sentences
 from evalharness.plugins.sentences.data import KINDS
 from evalharness.plugins.sentences.vocabulary import ENTITIES, NUMBERS, TEMPLATES, TOPICS
-
-from evalharness.errors import UnknownNameError, UsageError
 
 SENTENCES, PAIRS = sentences.evalharness_datasets()
 

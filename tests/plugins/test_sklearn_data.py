@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from evalharness.plugins import sklearn_data
 
 from evalharness.errors import UnknownNameError, UsageError
+from evalharness.plugins import sklearn_data
 
 SPECS = {spec.name: spec for spec in sklearn_data.evalharness_datasets()}
 SIZES = {"digits": 1797, "wine": 178, "breast-cancer": 569, "iris": 150}

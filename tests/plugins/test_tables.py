@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from evalharness.plugins import tables
 
 from evalharness import class_column
 from evalharness.errors import DataError, UnknownNameError, UsageError
+from evalharness.plugins import tables
 
 MIRROR = Path(os.environ.get("EVALHARNESS_MIRROR") or Path(__file__).parents[2].parent / "shared/data")
 

@@ -1,0 +1,34 @@
+"""What is done to images before they are encoded; the one place that resizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from evalharness.errors import DataError
+
+
+def resize_images(batch: Any, size: int | None) -> Any:
+    """Bring images to (B, 3, size, size): the short side to ``size`` (antialiased, bilinear), then a centre crop.
+
+    Raises:
+        DataError: images of several sizes and no ``size``.
+    """
+    if isinstance(batch, torch.Tensor) and (size is None or batch.shape[-2:] == (size, size)):
+        return batch
+    if size is None:
+        raise DataError("images have different sizes; set `data.image_size` in the task")
+    if isinstance(batch, torch.Tensor):
+        return _resize(batch, size)
+    return torch.cat([_resize(image[None], size) for image in batch])
+
+
+def _resize(images: torch.Tensor, size: int) -> torch.Tensor:
+    height, width = images.shape[-2:]
+    scale = size / min(height, width)
+    new = max(size, round(height * scale)), max(size, round(width * scale))
+    if new != (height, width):
+        images = torch.nn.functional.interpolate(images, new, mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
+    top, left = (new[0] - size) // 2, (new[1] - size) // 2
+    return images[..., top : top + size, left : left + size]

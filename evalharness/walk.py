@@ -1,0 +1,325 @@
+"""Fit and score the units of one task for one encoder."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalharness.embed import Embedder, Head
+from evalharness.errors import EvalHarnessError, PluginError, StoreError
+from evalharness.keys import seed_of, strict
+from evalharness.plan import FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPlan
+from evalharness.registry import Registry
+from evalharness.stamp import EncoderUse
+from evalharness.store.results import StoredOutcome, UnitResult, compact, variant_name
+from evalharness.summaries import Items, Resampler, SummaryPlan, empty_record, summarise
+from evalharness.tables import TableMaker, align, cross
+from evalharness.types import Array, Codec, Column, EncoderSpec, EvaluatorSpec, Outcome, Side
+
+LOG = logging.getLogger(__name__)
+CLASS_COLUMNS = ("truth", "prediction")  # outcome columns that hold class codes of the scored table's target
+
+
+@dataclass(slots=True, kw_only=True)
+class Fitted:
+    """Hold a fit, the vocabulary it knows and the codec learned with it; ``error`` where it failed."""
+
+    value: Any = None
+    names: tuple[str, ...] = ()
+    codec: Codec | None = None
+    error: str | None = None
+
+
+class TaskWalk:
+    """Fit and score the units of one task for one encoder; fits are made once and dropped after their last use."""
+
+    def __init__(self, registry: Registry, plan: Plan, task: TaskPlan, use: EncoderUse, embedder: Embedder) -> None:
+        self._registry = registry
+        self._plan = plan
+        self.task = task
+        self._embedder = embedder
+        spec: EncoderSpec = registry.get("encoder", use.reference)
+        self._tables = TableMaker(registry, plan, task, spec.similarity, embedder)
+        self._fits: dict[str, Fitted] = {}
+        self._uses: Counter[str] = Counter()
+        self._resampler = Resampler(task.seed)
+        self.num_fits = 0
+
+    # --- fits -----------------------------------------------------------------------------------------------------
+
+    def expect(self, units: Sequence[UnitPlan]) -> None:
+        """Learn which fits will be asked for, so that each can be dropped after its last use."""
+        for unit in units:
+            self._uses.update(self._fits_of(unit))
+
+    def release(self, unit: UnitPlan) -> None:
+        """Drop the fits that no later unit needs."""
+        for key in self._fits_of(unit):
+            self._uses[key] -= 1
+            if self._uses[key] <= 0:
+                self._fits.pop(key, None)
+
+    def _fits_of(self, unit: UnitPlan) -> list[str]:
+        own = [job.fit for job in unit.jobs if job.fit is not None]
+        families = {segment.family for job in unit.jobs for table in job.test.values() for segment in table.segments}
+        return own + [str(self._plan.views[family].attacked) for family in sorted(families) if self._plan.views[family].attacked]
+
+    def heads(self, views: Sequence[ViewPlan]) -> dict[str, Head]:
+        """Return the differentiable heads of the attacked fits; those that failed are left out."""
+        heads = {}
+        for view in views:
+            key = str(view.attacked)
+            if key in heads:
+                continue
+            fitted = self._fit(key)
+            spec: EvaluatorSpec = self._registry.get("evaluator", self._plan.fits[key].evaluator)
+            head = spec.head(fitted.value) if fitted.error is None and spec.head is not None else None
+            if head is None:
+                self._embedder.failed[view.family] = fitted.error or f"evaluator `{spec.name}` gives no head to attack"
+                continue
+            heads[key] = Head(logits=head, labels=self._labels(view, fitted))
+        return heads
+
+    def _labels(self, view: ViewPlan, fitted: Fitted) -> Callable[[Array], Array]:
+        pool = self.task.data.pools[view.part]
+        offset = int(np.flatnonzero(pool.source_of == pool.sources.index(view.source))[0])
+        column = align(pool.columns[str(view.target)], fitted.names)
+        return lambda rows: column.values[offset + rows]
+
+    def _fit(self, key: str) -> Fitted:
+        if key not in self._fits:
+            self._fits[key] = self._make_fit(self._plan.fits[key])
+        return self._fits[key]
+
+    def _make_fit(self, plan: FitPlan) -> Fitted:
+        spec: EvaluatorSpec = self._registry.get("evaluator", plan.evaluator)
+        assert spec.fit is not None
+        try:
+            codec = self._tables.codec(plan.codec, plan.train)
+            names = self._vocabulary(plan)
+            train = self._tables.table(plan.train, codec, plan.codec.name, plan.target, names)
+            validation = None
+            if plan.validation is not None:
+                validation = replace(self._tables.table(plan.validation, codec, plan.codec.name, plan.target, names), carved=plan.carved)
+            generator = self._generator("fit", plan.evaluator, plan.target, plan.name)
+            self.num_fits += 1
+            value = spec.fit(train, validation, generator=generator, **plan.params)
+            return Fitted(value=value, names=names, codec=codec)
+        except Exception as error:  # noqa: BLE001 (plugin code may raise anything; it becomes a failed row)
+            return Fitted(error=self._reason(error, plan.evaluator))
+
+    def _vocabulary(self, plan: FitPlan) -> tuple[str, ...]:
+        """Return the class names that stand in the training rows, in the order of the data set."""
+        if plan.target is None:
+            return ()
+        column = self.task.data.pools["items"].columns[plan.target]
+        if column.kind != "class":
+            return column.names
+        return tuple(column.names[code] for code in np.unique(column.values[plan.train.positions]) if code >= 0)
+
+    def _generator(self, *about: Any) -> torch.Generator:
+        return torch.Generator().manual_seed(seed_of(self.task.seed, *about, self.task.data.fingerprint))
+
+    # --- units ----------------------------------------------------------------------------------------------------
+
+    def unit(self, unit: UnitPlan) -> tuple[UnitResult, str]:
+        """Score one unit; whatever goes wrong in plugin code becomes a failed row."""
+        plan = self._summary_plan(unit)
+        line = {
+            "unit": unit.key,
+            "suite": unit.suite,
+            "task": unit.base["task"],
+            "encoder": unit.encoder,
+            "evaluator": unit.base["evaluator"],
+            "alias": unit.cell.alias,
+            "status": "measured",
+            "reason": None,
+        }
+        if unit.reason is not None:
+            line |= {"status": "not_applicable", "reason": unit.reason}
+            return UnitResult(key=unit.key, line=line, records=[empty_record(plan, "not_applicable", unit.reason)]), "not_applicable"
+        try:
+            outcomes = self._score(unit)
+            records = list(summarise(plan, outcomes, self._resampler))
+        except StoreError as error:
+            if any(reason == str(error) for reason in self._embedder.failed.values()):
+                return self._failed(plan, line, str(error))
+            raise
+        except Exception as error:  # noqa: BLE001 (plugin code may raise anything; it becomes a failed row)
+            return self._failed(plan, line, self._reason(error, unit.cell.evaluator.name))
+        status = next((items.status for items in outcomes if items.status != "measured"), "measured")
+        line |= {
+            "status": status,
+            "details": self._details(unit, outcomes),
+            "row_sets": {items.part: self.task.row_sets.get(items.part) for items in outcomes},
+        }
+        stored = [
+            StoredOutcome(variant=items.variant, rows=items.rows, columns=_stored_columns(items))
+            for items in outcomes
+            if len(items.columns)
+        ]
+        return UnitResult(key=unit.key, line=line, records=records, outcomes=stored), status
+
+    def _failed(self, plan: SummaryPlan, line: dict[str, Any], reason: str) -> tuple[UnitResult, str]:
+        line |= {"status": "failed", "reason": reason}
+        return UnitResult(key=plan.unit, line=line, records=[empty_record(plan, "failed", reason)]), "failed"
+
+    def _reason(self, error: Exception, evaluator: str) -> str:
+        if isinstance(error, EvalHarnessError):
+            return str(error)
+        LOG.debug("evaluator `%s` raised", evaluator, exc_info=error)
+        owner = self._registry.owner("evaluator", evaluator)
+        return f"evaluator `{evaluator}` (plugin `{owner.name}`) raised {type(error).__name__}: {error}"
+
+    def _details(self, unit: UnitPlan, outcomes: Sequence[Items]) -> dict[str, Any]:
+        details: dict[str, Any] = {"rows_without_label": unit.cell.dropped} if unit.cell.dropped else {}
+        for items in outcomes:
+            own = strict(items.details)
+            if items.scalars:
+                own["scalars"] = strict(items.scalars)
+            if items.replicates:
+                own["replicates"] = {
+                    name: strict([round(float(value), 7) for value in values]) for name, values in items.replicates.items()
+                }
+            details[items.variant or "all"] = own
+        return details
+
+    def _summary_plan(self, unit: UnitPlan) -> SummaryPlan:
+        main = self.task.task.main
+        return SummaryPlan(
+            base=unit.base,
+            evaluator=unit.cell.evaluator,
+            params=unit.cell.params,
+            main_cell=unit.main,
+            main_metric=main.metric,
+            main_variant=main.where.get("variant"),
+            groups=self._groups(),
+            unit=unit.key,
+        )
+
+    def _groups(self) -> list[tuple[str, Column]]:
+        data = self.task.data
+        columns = data.pools["items"].columns if "items" in data.pools else data.target_columns()
+        groups = []
+        for entry in self.task.task.file.groups:
+            names = [entry] if isinstance(entry, str) else list(entry)
+            if all(name in columns and columns[name].kind == "class" for name in names):
+                groups.append((names[0] if len(names) == 1 else " x ".join(names), cross([columns[name] for name in names])))
+        return groups
+
+    def _score(self, unit: UnitPlan) -> list[Items]:
+        merged: dict[str, list[Items]] = {}
+        for number, job in enumerate(unit.jobs):
+            for items in self._score_job(unit, job, number):
+                merged.setdefault(items.variant, []).append(items)
+        if not merged:
+            raise PluginError(f"evaluator `{unit.cell.evaluator.name}` gave no outcome")
+        return [_merge(pieces) for pieces in merged.values()]
+
+    def _score_job(self, unit: UnitPlan, job: JobPlan, number: int) -> list[Items]:
+        cell, fitted = unit.cell, None
+        if job.fit is not None:
+            fitted = self._fit(job.fit)
+            if fitted.error is not None:
+                raise PluginError(fitted.error)
+        codec = fitted.codec if fitted is not None else self._tables.codec(cell.codec, job.calibrate)
+        names = fitted.names if fitted is not None else None
+        test, kept = self._tables.side(job.test, codec, cell.codec.name, cell.target, names)
+        clean = None if job.clean is None else self._tables.side(job.clean, codec, cell.codec.name, cell.target, names)[0]
+        exact = self._tables.side(job.test, None, "float32", cell.target, names)[0] if "exact" in cell.evaluator.needs else None
+        base = None if job.base is None else self._tables.table(job.base, codec, cell.codec.name, None, None)
+        generator = self._generator("score", cell.evaluator.name, cell.target, number, test_rows_key(test))
+        outcomes = cell.evaluator.score(
+            fitted.value if fitted is not None else None, test, clean=clean, exact=exact, base=base, generator=generator, **cell.params
+        )
+        return [self._items(unit, outcome, kept, test) for outcome in outcomes]
+
+    def _recoded(self, unit: UnitPlan, name: str, values: Any, test: Side) -> Any:
+        """Express class codes in the data set's own order of names, the same for every fit, so that folds join and strangers can read them."""
+        table = test.parts.get("items")
+        if name not in CLASS_COLUMNS or table is None or table.target is None or table.target.kind != "class" or unit.cell.target is None:
+            return values
+        names = self.task.data.pools["items"].columns[unit.cell.target].names
+        return np.array([names.index(label) for label in table.target.names], dtype=np.int64)[np.asarray(values, dtype=np.int64)]
+
+    def _items(self, unit: UnitPlan, outcome: Outcome, kept: Mapping[str, Array], test: Side) -> Items:
+        rows = np.asarray(outcome.rows, dtype=np.int64)
+        if outcome.part in kept and outcome.item == "pair":
+            rows = kept[outcome.part][rows]
+        columns = {name: compact(self._recoded(unit, name, values, test)) for name, values in outcome.columns.items()}
+        for name, values in columns.items():
+            if len(values) != len(rows):
+                raise PluginError(f"evaluator `{unit.cell.evaluator.name}`: column `{name}` has {len(values)} values for {len(rows)} rows")
+        clusters, cluster_name = self._clusters(outcome, rows)
+        return Items(
+            variant=variant_name(outcome.variant),
+            item=outcome.item,
+            part=outcome.part,
+            rows=rows,
+            columns=columns,
+            clusters=clusters,
+            scalars=dict(outcome.scalars),
+            replicates={name: np.asarray(values) for name, values in outcome.replicates.items()},
+            details=dict(outcome.details),
+            status=outcome.status,
+            reason=outcome.reason,
+            cluster_name=cluster_name,
+            num_classes=int(outcome.details.get("num_classes", 0)),
+        )
+
+    def _clusters(self, outcome: Outcome, rows: Array) -> tuple[Array | None, str | None]:
+        """Return the independent unit of each item; a column that the task declares wins."""
+        name = self.task.task.file.data.cluster
+        data = self.task.data
+        columns = (
+            data.pools[outcome.part].columns
+            if outcome.part in data.pools
+            else data.links[outcome.part].columns
+            if outcome.part in data.links
+            else {}
+        )
+        if name is not None and name in columns and outcome.item != "episode":
+            values = columns[name].values[rows]
+            return np.where(values < 0, len(values) + np.arange(len(values)), values), name
+        return (None if outcome.clusters is None else np.asarray(outcome.clusters, dtype=np.int64)), None
+
+
+def test_rows_key(side: Side) -> int:
+    """Return a seed about the ids that are scored, whoever encoded them."""
+    return seed_of([[name, len(table), str(table.ids[0]) if len(table) else ""] for name, table in sorted(side.parts.items())])
+
+
+def _stored_columns(items: Items) -> dict[str, Array]:
+    columns = dict(items.columns)
+    if items.clusters is not None and items.cluster_name is None:
+        columns["cluster"] = compact(items.clusters)
+    return columns
+
+
+def _merge(pieces: Sequence[Items]) -> Items:
+    """Join the folds of one variant: items stand behind one another, whole-cloud statistics are averaged."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    bad = next((piece for piece in pieces if piece.status != "measured"), first)
+    return Items(
+        variant=first.variant,
+        item=first.item,
+        part=first.part,
+        rows=np.concatenate([piece.rows for piece in pieces]),
+        columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in first.columns},
+        clusters=None if first.clusters is None else np.concatenate([piece.clusters for piece in pieces if piece.clusters is not None]),
+        scalars={name: float(np.mean([piece.scalars[name] for piece in pieces])) for name in first.scalars},
+        replicates={name: np.mean([piece.replicates[name] for piece in pieces], axis=0) for name in first.replicates},
+        details={"folds": [dict(piece.details) for piece in pieces]},
+        status=bad.status,
+        reason=bad.reason,
+        cluster_name=first.cluster_name,
+        num_classes=max(piece.num_classes for piece in pieces),
+    )
