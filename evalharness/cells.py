@@ -147,7 +147,6 @@ class CellMaker:
             name, params = (entry.use, entry.params) if isinstance(entry, CodecFile) else (entry, {})
             if name == FLOAT32:
                 continue
-            params.pop("gradient", None) if params.get("gradient") == "none" else None
             chain = []
             for link in name.split("+"):
                 self._known("codec", link, ("codecs", at))
@@ -429,6 +428,8 @@ def check_registered(registry: Registry, task: Task) -> None:
         if alias == task.main.alias and task.main.metric not in {metric.name for metric in spec.metrics}:
             names = [metric.name for metric in spec.metrics]
             raise TaskFileError(f"{task.where('main')}: evaluator `{spec.name}`: {unknown_name('metric', task.main.metric, names)}")
+    if task.file.checks != "none":
+        raise TaskFileError(f"{task.where('checks')}: no checks of attacks are registered in this version; write `checks: none`")
     maker._make_codecs()
     list(maker._make_shifts())
     list(maker._make_attacks())

@@ -115,6 +115,7 @@ class TaskPlan:
     task: Task
     data: TaskData
     cells: list[Cell]
+    shifts: list[ShiftUse]
     seed: int
     row_sets: dict[str, str] = field(default_factory=dict)
 

@@ -64,8 +64,10 @@ class Planner:
             return
         seed = task.file.seed if self._seed is None else self._seed
         data = PoolMaker(self._registry, self._sources, task).make(seed)
-        cells = list(CellMaker(self._registry, task, data, limit=self._limit, seed=seed).cells())
-        self._plan.tasks[key] = TaskPlan(task=task, data=data, cells=cells, seed=seed, row_sets=_row_sets(data))
+        maker = CellMaker(self._registry, task, data, limit=self._limit, seed=seed)
+        self._plan.tasks[key] = TaskPlan(
+            task=task, data=data, cells=list(maker.cells()), shifts=maker.shifts, seed=seed, row_sets=_row_sets(data)
+        )
 
     def _check_applicable(self, selection: Selection) -> None:
         for use in self._plan.encoders.values():
@@ -85,14 +87,24 @@ class Planner:
         if not _applicable(spec, use, task):
             reason = f"takes {', '.join(modalities_of(spec, use))}, the task needs {', '.join(task.file.modalities)}"
             cell = next(cell for cell in plan.cells if cell.alias == task.main.alias)
-            self._add_unit(selection, plan, use, cell, [], reason)
+            self._add_unit(selection, plan, use, cell, [], reason, main=True)
             return
         for cell in plan.cells:
             because = cell.reason or _shift_reason(spec, cell)
             jobs = [] if because else [self._plan_job(plan, use, cell, job) for job in cell.jobs]
             self._add_unit(selection, plan, use, cell, jobs, because)
 
-    def _add_unit(self, selection: Selection, plan: TaskPlan, use: EncoderUse, cell: Cell, jobs: list[JobPlan], reason: str | None) -> None:
+    def _add_unit(
+        self,
+        selection: Selection,
+        plan: TaskPlan,
+        use: EncoderUse,
+        cell: Cell,
+        jobs: list[JobPlan],
+        reason: str | None,
+        *,
+        main: bool = False,
+    ) -> None:
         key = digest(self._unit_key(plan, use, cell, jobs, reason))
         unit = UnitPlan(
             key=key,
@@ -104,7 +116,7 @@ class Planner:
             jobs=jobs,
             seed=plan.seed,
             base=self._base_fields(selection, plan, use, cell),
-            main=is_main_cell(plan.task, cell),
+            main=main or is_main_cell(plan.task, cell),
             reason=reason,
         )
         self._plan.units.append(unit)
@@ -121,7 +133,7 @@ class Planner:
             for job in jobs
         ]
         return [
-            [file.task, file.version, file.main, file.groups, file.data.cluster],
+            [file.task, file.version, file.main, file.groups, file.data.cluster, file.robust],
             [cell.evaluator.name, cell.params, cell.stamp, cell.target, cell.fit and cell.fit.name],
             [cell.codec.name, [list(link) for link in cell.codec.chain]],
             [cell.shift.name, cell.shift.severity, cell.shift.shift_type] if cell.shift else None,
@@ -365,7 +377,7 @@ def _row_sets(data: TaskData) -> dict[str, str]:
 def is_main_cell(task: Task, cell: Cell) -> bool:
     """Say whether a cell is the one that the task names as its main cell."""
     where = task.main.where
-    if cell.alias != task.main.alias:
+    if cell.alias != task.main.alias or "robust" in where:  # the main value under attack is made of several cells
         return False
     fits = task.file.evaluators[cell.alias].fits or list(task.file.fits)
     fit = where.get("fit", fits[0])

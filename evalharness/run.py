@@ -6,13 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from evalharness.embed import Embedder, PassSettings, Progress
 from evalharness.plan import Plan, TaskPlan, UnitPlan, ViewPlan, needed_views
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
-from evalharness.store.results import RunWriter, UnitResult
+from evalharness.store.results import ResultsReader, RunWriter, UnitResult
 from evalharness.store.views import ViewCache
+from evalharness.summaries import Items, restore_items
 from evalharness.types import Column, UnitInfo
 from evalharness.walk import TaskWalk
 
@@ -54,6 +57,7 @@ class Runner:
         self._embedder = Embedder(registry, sources, cache, settings, progress)
         self._waiting: list[tuple[UnitPlan, UnitResult, float]] = []
         self._last_commit = time.monotonic()
+        self._reader: ResultsReader | None = None
         self.report = RunReport()
 
     def run(self, pending: Sequence[UnitPlan]) -> RunReport:
@@ -77,7 +81,7 @@ class Runner:
         self._embedder.ensure(self._views(units, attacked=False), use)
         for name in dict.fromkeys(unit.task for unit in units):
             own = [unit for unit in units if unit.task == name]
-            walk = TaskWalk(self._registry, self._plan, self._plan.tasks[name], use, self._embedder)
+            walk = TaskWalk(self._registry, self._plan, self._plan.tasks[name], use, self._embedder, self._stored)
             self._progress.start(f"{use.label}: scoring {name}", len(own))
             try:
                 self._walk(walk, use, own)
@@ -88,7 +92,7 @@ class Runner:
 
     def _walk(self, walk: TaskWalk, use: EncoderUse, units: list[UnitPlan]) -> None:
         walk.expect(units)
-        for unit in sorted(units, key=_order):
+        for unit in sorted(units, key=partial(_order, walk.task)):
             started = time.monotonic()
             late = self._views([unit], attacked=True)
             if late:
@@ -107,6 +111,14 @@ class Runner:
             return chosen
         groups = {view.group for view in chosen}
         return [view for view in self._plan.views.values() if view.attacked is not None and view.group in groups]
+
+    def _stored(self, key: str) -> dict[str, Items]:
+        """Take up the outcomes of a unit that an earlier run finished."""
+        if self._writer is None:
+            return {}
+        if self._reader is None:
+            self._reader = ResultsReader([self._writer.folder.parent])
+        return {facts["variant"]: restore_items(facts, stored.rows, stored.columns) for facts, stored in self._reader.unit_outcomes(key)}
 
     # --- storing --------------------------------------------------------------------------------------------------
 
@@ -159,14 +171,10 @@ class Runner:
             self._on_unit(info)
 
 
-def _order(unit: UnitPlan) -> tuple[str, ...]:
-    """Order units so that one fit, then one codec, then one view is held at a time; attacks through fits come last."""
-    job = unit.jobs[0] if unit.jobs else None
-    attack = unit.cell.shift is not None and unit.cell.shift.mechanism == "attack"
-    return (
-        "1" if attack else "0",
-        unit.cell.codec.name,
-        (job and job.fit) or "",
-        (job and min(table.key for table in job.test.values())) or "",
-        unit.key,
-    )
+def _order(task: TaskPlan, unit: UnitPlan) -> tuple[Any, ...]:
+    """Order units so that a cell comes after the cells it is compared with, attacks in the order of the task; else one fit, one view at a time."""
+    job, cell = unit.jobs[0] if unit.jobs else None, unit.cell
+    attack = cell.shift is not None and cell.shift.mechanism == "attack"
+    depth = (cell.shift is not None) + bool(cell.codec.chain)
+    place = task.shifts.index(cell.shift) if cell.shift is not None else -1
+    return attack, depth, cell.codec.name, (job and job.fit) or "", place, unit.key

@@ -159,7 +159,6 @@ class TaskFile(_Model):
     main: str
     margin: float | None = None
     seed: int = 0
-    tau: float = 0.1
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -200,6 +199,16 @@ class Main:
     alias: str
     metric: str
     where: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_fraction(text: str) -> float:
+    """Return a number that may be written as a fraction.
+
+    >>> parse_fraction("1/4")
+    0.25
+    """
+    above, _, below = text.partition("/")
+    return float(above) / float(below) if below else float(above)
 
 
 MAIN_KEYS = ("fit", "shift", "severity", "codec", "target", "variant", "robust")

@@ -57,6 +57,23 @@ class Items:
         )
 
 
+def restore_items(facts: Mapping[str, Any], rows: Array, columns: Mapping[str, Array]) -> Items:
+    """Take up stored items again; ``facts`` say what their columns do not."""
+    held = dict(columns)
+    clusters = held.pop("cluster", None)
+    return Items(
+        variant=facts["variant"],
+        item=facts["item"],
+        part=facts["part"],
+        rows=rows,
+        columns=held,
+        clusters=clusters,
+        cluster_name=facts["cluster"],
+        num_classes=facts["num_classes"],
+        status=facts["status"],
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Hold a value, its interval, what the interval covers and how many independent units it rests on."""
@@ -105,7 +122,7 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
     if items.item == "episode" and items.clusters is not None and items.clusters.ndim == 2:
         return _episode_estimate(value, columns[0], items, level)
     units = n if items.clusters is None else len(np.unique(items.clusters))
-    scope = _scope(items)
+    scope = scope_of(items)
     if metric.interval == "none":
         return Estimate(value=value, interval=_nothing(n), scope=None, n=n, n_units=units)
     if units < NO_INTERVAL:
@@ -116,7 +133,8 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
     return Estimate(value=value, interval=interval, scope=scope, n=n, n_units=units, reason=unclear)
 
 
-def _scope(items: Items) -> str:
+def scope_of(items: Items) -> str:
+    """Return what an interval over these items covers."""
     if items.clusters is not None and items.cluster_name:
         return f"clusters by {items.cluster_name}"
     return {"sample": "test items", "query": "queries", "pair": "pairs", "episode": "episodes (sampler only)"}[items.item]
@@ -154,7 +172,7 @@ def _cloud_estimate(metric: MetricInfo, items: Items, level: float) -> Estimate:
     if replicates is None or metric.interval == "none":
         return Estimate(value=value, interval=_nothing(n), scope=None, n=n, n_units=n)
     interval = stats.half_sample(value, replicates, level, low=metric.low, high=metric.high)
-    return Estimate(value=value, interval=interval, scope=_scope(items), n=n, n_units=n)
+    return Estimate(value=value, interval=interval, scope=scope_of(items), n=n, n_units=n)
 
 
 # --- records ------------------------------------------------------------------------------------------------------
@@ -183,9 +201,9 @@ def summarise(plan: SummaryPlan, outcomes: Sequence[Items], resampler: Resampler
                 continue
             found = estimate(metric, items, resampler)
             is_main = plan.main_cell and main_variant and metric.name == plan.main_metric
-            yield _record(plan, items, metric, found, main=is_main)
+            yield make_metric_record(plan, items, metric, found, main=is_main)
             if found.scope == "classes":
-                yield _record(plan, items, metric, _sampler_estimate(metric, items, found.value), over="episodes")
+                yield make_metric_record(plan, items, metric, _sampler_estimate(metric, items, found.value), over="episodes")
             if metric.name == plan.evaluator.main and plan.groups and metric.reduce is not None and items.item != "episode":
                 for label, column in plan.groups:
                     yield from _group_records(plan, items, metric, resampler, label, column)
@@ -211,7 +229,7 @@ def _group_records(
         found = estimate(metric, parts[code], resampler)
         if code not in large:
             found = _insufficient(found)
-        yield _record(plan, items, metric, found, group=f"{label}={column.names[code]}")
+        yield make_metric_record(plan, items, metric, found, group=f"{label}={column.names[code]}")
     if len(large) < 2:
         return
     level = stats.simultaneous_level(LEVEL, len(large))
@@ -246,7 +264,7 @@ def _extremes(
     n = wide[codes[worst.group]].n
     bound = Interval(low=low, high=high, level=LEVEL, method=f"simultaneous-{intervals[0].method}", n=len(codes))
     reason = f"one-sided bound over {len(codes)} groups"
-    yield _record(
+    yield make_metric_record(
         plan,
         items,
         metric,
@@ -260,7 +278,7 @@ def _extremes(
         low=max(0.0, float(lows.max() - highs.min())), high=float(highs.max() - lows.min()), level=LEVEL, method=bound.method, n=len(codes)
     )
     total = sum(wide[code].n for code in codes)
-    yield _record(
+    yield make_metric_record(
         plan,
         items,
         metric,
@@ -270,7 +288,7 @@ def _extremes(
     )
 
 
-def _record(
+def make_metric_record(
     plan: SummaryPlan,
     items: Items,
     metric: MetricInfo,
@@ -278,9 +296,11 @@ def _record(
     *,
     statistic: str = "value",
     over: str | None = None,
+    reference: str | None = None,
     group: str | None = None,
     main: bool = False,
 ) -> dict[str, Any]:
+    """Return the record of one estimate; a value outside its metric's range is a failure."""
     status, reason = (items.status, items.reason) if items.status != "measured" else (found.status, found.reason)
     if math.isfinite(found.value) and statistic == "value" and not metric.low - 1e-6 <= found.value <= metric.high + 1e-6:
         status, reason = "failed", f"value {found.value:g} outside [{metric.low:g}, {metric.high:g}]"
@@ -292,6 +312,7 @@ def _record(
         metric=metric.name,
         statistic=statistic,
         over=over,
+        reference=reference,
         group=group,
         value=found.value,
         low=found.interval.low,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from evalharness.cells import FLOAT32, Cell, CodecUse
+from evalharness.contrasts import contrast_records, robust_record
 from evalharness.embed import Embedder, Head
 from evalharness.errors import EvalHarnessError, PluginError, StoreError
 from evalharness.keys import seed_of, strict
@@ -18,11 +20,13 @@ from evalharness.plan import FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPla
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse
 from evalharness.store.results import StoredOutcome, UnitResult, compact, variant_name
+from evalharness.suites import parse_fraction
 from evalharness.summaries import Items, Resampler, SummaryPlan, empty_record, summarise
 from evalharness.tables import TableMaker, align, cross
 from evalharness.types import Array, Codec, Column, EncoderSpec, EvaluatorSpec, Outcome, Side
 
 LOG = logging.getLogger(__name__)
+StoredItems = Callable[[str], dict[str, Items]]  # unit key -> outcomes by variant
 CLASS_COLUMNS = ("truth", "prediction")  # outcome columns that hold class codes of the scored table's target
 
 
@@ -39,7 +43,7 @@ class Fitted:
 class TaskWalk:
     """Fit and score the units of one task for one encoder; fits are made once and dropped after their last use."""
 
-    def __init__(self, registry: Registry, plan: Plan, task: TaskPlan, use: EncoderUse, embedder: Embedder) -> None:
+    def __init__(self, registry: Registry, plan: Plan, task: TaskPlan, use: EncoderUse, embedder: Embedder, stored: StoredItems) -> None:
         self._registry = registry
         self._plan = plan
         self.task = task
@@ -49,6 +53,9 @@ class TaskWalk:
         self._fits: dict[str, Fitted] = {}
         self._uses: Counter[str] = Counter()
         self._resampler = Resampler(task.seed)
+        self._units = {cell_mark(unit.cell): unit for unit in plan.units if unit.encoder == use.label and unit.task == task.task.name}
+        self._kept: dict[str, dict[str, Items]] = {}
+        self._stored = stored
         self.num_fits = 0
 
     # --- fits -----------------------------------------------------------------------------------------------------
@@ -146,7 +153,8 @@ class TaskWalk:
             return UnitResult(key=unit.key, line=line, records=[empty_record(plan, "not_applicable", unit.reason)]), "not_applicable"
         try:
             outcomes = self._score(unit)
-            records = list(summarise(plan, outcomes, self._resampler))
+            self._kept[unit.key] = {items.variant: items for items in outcomes}
+            records = [*summarise(plan, outcomes, self._resampler), *self._contrasts(unit, plan, outcomes), *self._robust(unit, plan)]
         except StoreError as error:
             if any(reason == str(error) for reason in self._embedder.failed.values()):
                 return self._failed(plan, line, str(error))
@@ -157,6 +165,7 @@ class TaskWalk:
         line |= {
             "status": status,
             "details": self._details(unit, outcomes),
+            "outcomes": [describe_items(items) for items in outcomes if len(items.columns)],
             "row_sets": {items.part: self.task.row_sets.get(items.part) for items in outcomes},
         }
         stored = [
@@ -165,6 +174,56 @@ class TaskWalk:
             if len(items.columns)
         ]
         return UnitResult(key=unit.key, line=line, records=records, outcomes=stored), status
+
+    # --- several cells at once ------------------------------------------------------------------------------------
+
+    def _items_of(self, unit: UnitPlan) -> dict[str, Items]:
+        """Return the outcomes of an earlier unit by variant, from memory or from what is stored; empty where it has none."""
+        if unit.key not in self._kept:
+            found = self._stored(unit.key)
+            for items in found.values():
+                if items.cluster_name is not None:
+                    items.clusters = self._cluster_codes(items.part, items.cluster_name, items.rows)
+            self._kept[unit.key] = found
+        return self._kept[unit.key]
+
+    def _contrasts(self, unit: UnitPlan, plan: SummaryPlan, outcomes: Sequence[Items]) -> Iterator[dict[str, Any]]:
+        """Yield differences to the clean cell and to the float32 cell, each with all else equal."""
+        cell = unit.cell
+        for reference, other_cell in (("clean", replace(cell, shift=None)), (FLOAT32, replace(cell, codec=CodecUse(name=FLOAT32)))):
+            other = self._units.get(cell_mark(other_cell))
+            if other is not None and other.key != unit.key and other.reason is None:
+                yield from contrast_records(plan, outcomes, self._items_of(other), reference, self._resampler)
+
+    def _robust(self, unit: UnitPlan, plan: SummaryPlan) -> Iterator[dict[str, Any]]:
+        """Yield the per-item minimum over attacks once the last of them is scored."""
+        shift = unit.cell.shift
+        for name, attacks in self.task.task.file.robust.items():
+            alias, _, metric_name = name.partition(".")
+            if shift is None or alias != unit.cell.alias or shift.name != self._last_attack(attacks) or unit.cell.codec.chain:
+                continue
+            metric = next((info for info in unit.cell.evaluator.metrics if info.name == metric_name), None)
+            if metric is None or len(metric.columns) != 1:
+                raise PluginError(f"`robust: {name}`: expected a metric that is the mean of one column")
+            uses = [use for use in self.task.shifts if use.name in attacks and use.severity == shift.severity]
+            units = [self._units[cell_mark(replace(unit.cell, shift=use))] for use in [None, *uses]]
+            found = [next(iter(self._items_of(each).values()), None) for each in units]
+            base = replace(plan, base={**plan.base, "shift": "robust"}, main_cell=self._is_robust_main(name, shift.severity))
+            over = f"attack:{','.join(attacks)}"
+            if any(items is None for items in found):
+                yield empty_record(base, "failed", "an attack of the list has no result") | {"over": over}
+            else:
+                clean, *attacked = [items for items in found if items is not None]
+                yield robust_record(base, metric, clean, attacked, self._resampler, over=over, main=base.main_cell)
+
+    def _last_attack(self, attacks: Sequence[str]) -> str:
+        return [use.name for use in self.task.shifts if use.name in attacks][-1]
+
+    def _is_robust_main(self, name: str, severity: float) -> bool:
+        main = self.task.task.main
+        return (
+            "robust" in main.where and name == f"{main.alias}.{main.metric}" and abs(parse_fraction(main.where["robust"]) - severity) < 1e-9
+        )
 
     def _failed(self, plan: SummaryPlan, line: dict[str, Any], reason: str) -> tuple[UnitResult, str]:
         line |= {"status": "failed", "reason": reason}
@@ -234,7 +293,7 @@ class TaskWalk:
         clean = None if job.clean is None else self._tables.side(job.clean, codec, cell.codec.name, cell.target, names)[0]
         exact = self._tables.side(job.test, None, "float32", cell.target, names)[0] if "exact" in cell.evaluator.needs else None
         base = None if job.base is None else self._tables.table(job.base, codec, cell.codec.name, None, None)
-        generator = self._generator("score", cell.evaluator.name, cell.target, number, test_rows_key(test))
+        generator = self._generator("score", cell.evaluator.name, cell.target, number, rows_seed(test))
         outcomes = cell.evaluator.score(
             fitted.value if fitted is not None else None, test, clean=clean, exact=exact, base=base, generator=generator, **cell.params
         )
@@ -276,21 +335,44 @@ class TaskWalk:
     def _clusters(self, outcome: Outcome, rows: Array) -> tuple[Array | None, str | None]:
         """Return the independent unit of each item; a column that the task declares wins."""
         name = self.task.task.file.data.cluster
-        data = self.task.data
-        columns = (
-            data.pools[outcome.part].columns
-            if outcome.part in data.pools
-            else data.links[outcome.part].columns
-            if outcome.part in data.links
-            else {}
-        )
-        if name is not None and name in columns and outcome.item != "episode":
-            values = columns[name].values[rows]
-            return np.where(values < 0, len(values) + np.arange(len(values)), values), name
+        if name is not None and outcome.item != "episode" and name in self._columns(outcome.part):
+            return self._cluster_codes(outcome.part, name, rows), name
         return (None if outcome.clusters is None else np.asarray(outcome.clusters, dtype=np.int64)), None
 
+    def _columns(self, part: str) -> Mapping[str, Column]:
+        data = self.task.data
+        return data.pools[part].columns if part in data.pools else data.links[part].columns if part in data.links else {}
 
-def test_rows_key(side: Side) -> int:
+    def _cluster_codes(self, part: str, name: str, rows: Array) -> Array:
+        values = self._columns(part)[name].values[rows]
+        return np.where(values < 0, len(values) + np.arange(len(values)), values)
+
+
+def cell_mark(cell: Cell) -> tuple[Any, ...]:
+    """Return what sets the cells of one task apart."""
+    shift = cell.shift
+    return (
+        cell.alias,
+        cell.fit.name if cell.fit else None,
+        cell.target,
+        (shift.name, shift.severity, str(shift.select)) if shift else None,
+        cell.codec.name,
+    )
+
+
+def describe_items(items: Items) -> dict[str, Any]:
+    """Return what must be known, beside the stored columns, to take up an outcome again."""
+    return {
+        "variant": items.variant,
+        "item": items.item,
+        "part": items.part,
+        "cluster": items.cluster_name,
+        "num_classes": items.num_classes,
+        "status": items.status,
+    }
+
+
+def rows_seed(side: Side) -> int:
     """Return a seed about the ids that are scored, whoever encoded them."""
     return seed_of([[name, len(table), str(table.ids[0]) if len(table) else ""] for name, table in sorted(side.parts.items())])
 

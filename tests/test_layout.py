@@ -24,7 +24,7 @@ LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
     "registry suites selection store vectors adapters transforms",
-    "stamp pools cells plan planner embed devices tables summaries estimate walk",
+    "stamp pools cells plan planner embed devices tables summaries contrasts estimate walk",
     "session run leaderboard testing checkup api",
     "cli",
 )

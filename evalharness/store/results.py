@@ -116,6 +116,7 @@ class RunWriter:
             file = f"outcomes/{stem}-{part:04d}.parquet"
             self._write_outcomes(self.folder / file, held)
             for unit in held:
+                unit.line["file"] = f"{self.folder.name}/{file}"
                 self._point(unit, f"{self.folder.name}/{file}")
         append_lines(self.folder / "records.jsonl", [record for unit in units for record in unit.records])
         append_lines(self.folder / "units.jsonl", [unit.line for unit in units])
@@ -204,6 +205,16 @@ class ResultsReader:
                 newest[record_key(record)] = record
                 unit_of[cell_key(record)] = record["unit"]
         return [record for record in newest.values() if unit_of[cell_key(record)] == record["unit"]]
+
+    def unit_outcomes(self, key: str) -> list[tuple[Mapping[str, Any], StoredOutcome]]:
+        """Return what the newest line of a unit says of its outcomes, and their items; empty where it has none."""
+        lines = [line for run in self.runs for line in run.units if line["unit"] == key and line["status"] != "failed"]
+        if not lines or not lines[-1].get("file"):
+            return []
+        path = next((run.folder.parent / lines[-1]["file"] for run in self.runs if (run.folder.parent / lines[-1]["file"]).is_file()), None)
+        if path is None:
+            raise StoreError(f"outcome file `{lines[-1]['file']}` is missing")
+        return [(facts, read_outcome(path, key, facts["variant"])) for facts in lines[-1].get("outcomes", [])]
 
     def unit_records(self, key: str, suite: str | None) -> list[dict[str, Any]]:
         """Return the newest run's records of one unit under one suite."""
