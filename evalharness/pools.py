@@ -190,7 +190,7 @@ class PoolMaker:
 
     def _role_splits(self) -> dict[str, str | SplitFile]:
         declared = self._file.splits
-        own = self._sources.splits(self._file.dataset)
+        own = self._sources.splits(self._file.dataset) or ("train", "test")  # a data set that is not at hand cannot be asked
         if isinstance(declared, FoldsFile):
             return {name: name for name in own} or {"all": "all"}
         if declared is not None:

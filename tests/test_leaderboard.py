@@ -1,0 +1,171 @@
+"""The leaderboard reads files and keeps apart what does not belong together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from evalharness.errors import DataError
+from evalharness.leaderboard import Board, board_from_records, make_board, number
+from evalharness.records import make_record
+
+
+def record(encoder="a", value=0.5, **fields):
+    base = {
+        "suite": "s",
+        "task": "t",
+        "task_version": 1,
+        "encoder": encoder,
+        "dataset_fingerprint": "f",
+        "selection": "test",
+        "shift": "clean",
+        "severity": 0,
+        "codec": "float32",
+        "evaluator": "e",
+        "params": {},
+        "protocols": {"evaluator": "1"},
+        "metric": "accuracy",
+        "statistic": "value",
+        "value": value,
+        "low": None if value is None else value - 0.1,
+        "high": None if value is None else value + 0.1,
+        "level": 0.95,
+        "method": "wilson",
+        "scope": "test items",
+        "n": 100,
+        "n_units": 100,
+        "higher_is_better": True,
+        "main": True,
+        "status": "measured",
+        "seed": 0,
+        "unit": "u",
+    }
+    return make_record(**(base | fields))
+
+
+def table(*records, **options):
+    (found,) = board_from_records(records, {"t": "image"}, **options).tables
+    return found
+
+
+def names(found):
+    return [row.encoder for row in found.rows]
+
+
+def test_rows_are_ordered_by_value_with_interval_in_one_string():
+    found = table(record("a", 0.5), record("b", 0.7))
+
+    assert names(found) == ["b", "a"]
+    assert found.rows[0].scores["t"].text == ".700 [.600, .800]"
+    assert found.title == "s · image"
+    assert found.columns["t"] == "t\naccuracy\nn = 100"
+
+
+def test_lower_is_better_turns_the_order():
+    assert names(table(record("a", 0.5, higher_is_better=False), record("b", 0.7, higher_is_better=False))) == ["a", "b"]
+
+
+def test_rows_without_a_valid_value_stand_unranked_at_the_end_with_their_reason():
+    found = table(record("a", None, low=None, high=None, status="failed", reason="it broke"), record("b", 0.1), record("c", 0.9, status="not_converged"))
+
+    assert names(found) == ["b", "c", "a"]
+    assert [row.ranked for row in found.rows] == [True, False, False]
+    assert "a is not ranked: t: it broke" in found.notes
+    assert found.rows[1].scores["t"].text.endswith("not converged")
+
+
+def test_a_missing_task_is_said():
+    board = board_from_records([record("a"), record("a", task="u"), record("b")], {"t": "image", "u": "image"})
+
+    assert "b is not ranked: not run: u" in board.tables[0].notes
+
+
+def test_encoders_of_another_modality_are_one_line():
+    found = table(record("a"), record("b", None, low=None, high=None, status="not_applicable", reason="takes text"))
+
+    assert names(found) == ["a"]
+    assert "Of another modality: b." in found.notes
+
+
+@pytest.mark.parametrize("field", [{"task_version": 2}, {"dataset_fingerprint": "g"}, {"seed": 1}, {"protocols": {"evaluator": "2"}}])
+def test_rows_of_another_version_or_data_are_not_ranked_together(field):
+    found = table(record("a"), record("b", **field))
+
+    assert names(found) == ["b"]
+    assert "t: 1 rows of another version, data or selection are not shown" in found.notes
+
+
+def test_limited_rows_have_a_table_of_their_own():
+    board = board_from_records([record("a"), record("a", selection="test[limit=10]")], {"t": "image"})
+
+    assert [found.title for found in board.tables] == ["s · image", "s · image · limited to 10 rows"]
+
+
+def test_the_worst_group_and_domain_are_named():
+    worst = record("a", 0.2, statistic="worst", over="group:colour", group="colour=red", high=None, main=False)
+    domains = [
+        record("a", value, shift="domains", severity=1, shift_kind="domain", selection=f"test[domain={name}]", main=False)
+        for name, value in (("photo", 0.4), ("sketch", 0.3))
+    ]
+    found = table(record("a"), worst, *domains)
+
+    assert found.rows[0].scores["t/colour"].text == "red .200 (≥ .100)"
+    assert found.rows[0].scores["t/domain"].text == "sketch .300 [.200, .400]"
+
+
+def test_tables_have_at_most_eight_columns():
+    records = [record("a", task=f"t{at}") for at in range(7)]
+    records += [record("a", task=f"t{at}", statistic="worst", over=f"group:g{at}", group=f"g{at}=x", main=False) for at in range(7)]
+    board = board_from_records(records, {})
+
+    assert all(len(found.columns) + 1 <= 8 for found in board.tables)
+    assert sum(len([key for key in found.columns if "/" not in key]) for found in board.tables) == 7
+
+
+def test_one_axis_at_a_time():
+    shifted = [record("a", 0.5 - 0.1 * at, shift="noise", severity=at, shift_kind="corruption", main=False) for at in (1, 2)]
+    coded = record("a", 0.4, codec="int8", main=False)
+    groups = [record("a", 0.3, group="colour=red", main=False)]
+    everything = [record("a"), *shifted, coded, *groups]
+
+    assert list(table(*everything, by="shift").columns) == ["clean", "noise 1", "noise 2"]
+    assert list(table(*everything, by="codec").columns) == ["float32", "int8"]
+    assert list(table(*everything, by="group").columns) == ["colour=red"]
+    with pytest.raises(DataError, match="expected `by` to be one of shift, codec, group, fit, layer, got `size`"):
+        board_from_records(everything, {}, by="size")
+
+
+def test_filters_that_match_nothing_say_what_there_is():
+    with pytest.raises(DataError, match="no results match; suites here: s"):
+        board_from_records([record()], {}, suite="other")
+    assert names(table(record("a"), record("b"), where={"encoder": "a"})) == ["a"]
+
+
+def test_an_empty_folder_is_one_line(tmp_path):
+    with pytest.raises(DataError, match="no results in `.*`; run `evalharness run` first"):
+        make_board([tmp_path])
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.8123, ".812"), (1.0, "1.000"), (0.99996, "1.000"), (-0.25, "-.250"), (0.0, ".000"), (123.456, "123.5"), (2.5, "2.500")])
+def test_numbers_are_short(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "csv", "json"])
+def test_every_format_shows_every_row(registry, style):
+    board = Board(tables=[table(record("enc|ode", 0.5), record("ünï", None, low=None, high=None, status="failed", reason="broke"))])
+    text = registry.get("reporter", style).render(board)
+
+    assert "ünï" in text
+    if style == "json":
+        assert json.loads(text)[0]["rows"][0]["scores"]["t"]["value"] == 0.5
+    elif style == "csv":
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert [row["encoder"] for row in rows] == ["enc|ode", "ünï"]
+    else:
+        assert ".500 [.400, .600]" in text
+    if style == "markdown":
+        assert "enc\\|ode" in text
