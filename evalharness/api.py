@@ -210,10 +210,10 @@ def identify_live(model: Any) -> Identity:
     """Return the identity of a live object: all parameters and buffers of a module, hashed where they lie, and its text; ``none`` for anything else."""
     if not _is_module(model):
         return Identity(kind="none", digest="live")
-    from torch.nn.parameter import UninitializedTensorMixin
+    from torch.nn.parameter import is_lazy
 
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    lazy = [name for name, tensor in tensors if isinstance(tensor, UninitializedTensorMixin)]
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
     if lazy:
         raise UsageError(f"parameter `{lazy[0]}` of the module has no values yet; run one batch through it first")
     parts = [[name, str(tensor.dtype), list(tensor.shape), hash_tensor(tensor)] for name, tensor in tensors]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from evalharness.plan import ViewPlan
 from evalharness.registry import Registry
 from evalharness.selection import draw_keys
 from evalharness.stamp import EncoderUse, Sources
+from evalharness.store.files import append_line, cache_folder
 from evalharness.store.views import ROWS_PER_SHARD, MemoryViews, StoredView, ViewCache
 from evalharness.transforms import resize_images
 from evalharness.types import Array, AttackModel, AudioBatch, Encoder, EncoderSpec, Identity, Samples, ShiftSpec
@@ -175,7 +178,8 @@ class Embedder:
 
     def _run_shards(self, runner: ShardRunner, writers: list[Any], rows: Array, missing: list[int]) -> None:
         bounds = writers[0].bounds
-        self._progress.start(runner.title, sum(bounds[shard][1] - bounds[shard][0] for shard in missing))
+        count, started = sum(bounds[shard][1] - bounds[shard][0] for shard in missing), time.monotonic()
+        self._progress.start(runner.title, count)
         try:
             for shard in missing:
                 start, stop = bounds[shard]
@@ -183,6 +187,8 @@ class Embedder:
                 for writer, vectors, extra in zip(writers, results, extras, strict=True):
                     writer.write_shard(shard, vectors, facts, extra)
                 self.rows_embedded += stop - start
+            if runner.view.cached:
+                note_throughput(runner.view.encoder, count, time.monotonic() - started, int(results[0].shape[1]))
         finally:
             self._progress.stop()
 
@@ -206,6 +212,14 @@ class Embedder:
             return
         probe = digest_bytes(again.round(decimals=3).numpy().tobytes())
         raise IdentityChangedError(use.label, Identity(kind="probe", digest=probe))
+
+
+def note_throughput(encoder: str, rows: int, seconds: float, dim: int) -> None:
+    """Note how fast a pass was, for the estimates of ``--dry-run``; it is no loss where this cannot be written."""
+    with contextlib.suppress(StoreError):
+        append_line(
+            cache_folder() / "throughput.jsonl", {"encoder": encoder, "rows": rows, "seconds": round(seconds, 4), "dim": dim}, sync=False
+        )
 
 
 def build_encoder(registry: Registry, use: EncoderUse, settings: PassSettings) -> Encoder:
@@ -248,7 +262,7 @@ class ShardRunner:
         self._sources = sources
         self._encoder = encoder
         self._use = use
-        self._view = first
+        self.view = first
         self._group = group
         self._settings = settings
         self._head = head
@@ -291,11 +305,11 @@ class ShardRunner:
             advance(len(chunk))
         back = torch.from_numpy(np.argsort(order, kind="stable"))
         whole = [torch.cat(piece)[back] for piece in pieces]
-        facts = {"batch_size": self.batch_size, "sorted": self._view.modality == "text"}
+        facts = {"batch_size": self.batch_size, "sorted": self.view.modality == "text"}
         return whole, facts, [{"inputs_delta": torch.cat(extra)[back]} if extra else {} for extra in extras]
 
     def _order(self, rows: Array) -> Array:
-        if self._view.modality != "text" or self._precomputed or self._shift is not None:
+        if self.view.modality != "text" or self._precomputed or self._shift is not None:
             return np.arange(len(rows))
         texts = self._samples.read(rows)
         return np.argsort([-len(text) for text in texts], kind="stable")
@@ -319,14 +333,14 @@ class ShardRunner:
             raise
         except Exception as error:
             raise DataError(
-                f"data set `{self._view.source.dataset}` cannot be read at {_some(self._stamp.ids[rows])}: {type(error).__name__}: {error}"
+                f"data set `{self.view.source.dataset}` cannot be read at {_some(self._stamp.ids[rows])}: {type(error).__name__}: {error}"
             ) from error
-        return resize_images(batch, self._view.image_size) if self._view.modality == "image" else batch
+        return resize_images(batch, self.view.image_size) if self.view.modality == "image" else batch
 
     def _encode_batch(self, batch: Any, rows: Array, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
         ids = self._stamp.ids[rows]
         if self._precomputed:
-            yield self._checked(self._encoder.lookup(ids, role=self._view.role), rows, number), None  # type: ignore[attr-defined]
+            yield self._checked(self._encoder.lookup(ids, role=self.view.role), rows, number), None  # type: ignore[attr-defined]
             return
         inputs = self._to_device(batch)
         shifted = self._shifted(inputs, rows)
@@ -343,21 +357,21 @@ class ShardRunner:
         layers = [layer for layer in self._layers if layer is not None]
         try:
             with torch.no_grad():
-                return self._encoder.encode(batch, role=self._view.role, **({"layers": layers} if layers else {}))
+                return self._encoder.encode(batch, role=self.view.role, **({"layers": layers} if layers else {}))
         except EvalHarnessError:
             raise
         except Exception as error:
             if _is_out_of_memory(error):
                 raise
             raise PluginError(
-                f"encoder `{self._use.label}` raised on batch {number + 1} of data set `{self._view.source.dataset}`, split `{self._view.source.split}` ({_some(self._stamp.ids[rows])}): {type(error).__name__}: {error}"
+                f"encoder `{self._use.label}` raised on batch {number + 1} of data set `{self.view.source.dataset}`, split `{self.view.source.split}` ({_some(self._stamp.ids[rows])}): {type(error).__name__}: {error}"
             ) from error
 
     def _prompted(self, batch: Any) -> Any:
-        return [self._view.prompt + text for text in batch] if self._view.prompt and isinstance(batch, list) else batch
+        return [self.view.prompt + text for text in batch] if self.view.prompt and isinstance(batch, list) else batch
 
     def _checked(self, vectors: Any, rows: Array, number: int) -> torch.Tensor:
-        where = f"encoder `{self._use.label}`, data set `{self._view.source.dataset}`, split `{self._view.source.split}`"
+        where = f"encoder `{self._use.label}`, data set `{self.view.source.dataset}`, split `{self.view.source.split}`"
         if not isinstance(vectors, torch.Tensor) or vectors.ndim != 2 or len(vectors) != len(rows):
             got = tuple(vectors.shape) if isinstance(vectors, torch.Tensor) else type(vectors).__name__
             raise VectorsError(f"{where}: expected vectors of shape (B, D) = ({len(rows)}, D) on batch {number + 1}, got {got}")
@@ -378,7 +392,7 @@ class ShardRunner:
     # --- shifts ---------------------------------------------------------------------------------------------------
 
     def _shifted(self, inputs: Any, rows: Array) -> list[Any]:
-        use, spec = self._view.shift, self._shift
+        use, spec = self.view.shift, self._shift
         if use is None or spec is None:
             return [inputs]
         severities = list(use.severities) if spec.mechanism == "attack" else self._severities
@@ -396,14 +410,14 @@ class ShardRunner:
             if _is_out_of_memory(error):
                 raise
             raise PluginError(
-                f"shift `{spec.name}` raised on data set `{self._view.source.dataset}` ({_some(self._stamp.ids[rows])}): {type(error).__name__}: {error}"
+                f"shift `{spec.name}` raised on data set `{self.view.source.dataset}` ({_some(self._stamp.ids[rows])}): {type(error).__name__}: {error}"
             ) from error
 
     def _keys(self, rows: Array, severity: float) -> Array:
         """Return the keys of items at a severity: about seed, data, family and severity, never about the encoder."""
-        use = self._view.shift
+        use = self.view.shift
         assert use is not None
-        about = ("shift", self._view.shift_seed, self._stamp.fingerprint, use.plugin, severity)
+        about = ("shift", self.view.shift_seed, self._stamp.fingerprint, use.plugin, severity)
         return draw_keys(self._stamp.hashes[rows], *about).view(np.int64)
 
     def _same_count(self, batches: list[Any], severities: list[float]) -> list[Any]:
@@ -414,19 +428,19 @@ class ShardRunner:
         return batches
 
     def _rendered(self, rows: Array, severities: list[float], keys: torch.Tensor) -> list[Any]:
-        assert self._view.shift is not None
+        assert self.view.shift is not None
         assert self._shift is not None
         factors = {name: column.values[rows] for name, column in self._stamp.columns.items() if column.kind == "class"}
         names = {name: column.names for name, column in self._stamp.columns.items() if column.kind == "class"}
-        changed = self._shift.apply(factors, severities, keys, labels=names, **self._view.shift.params)
+        changed = self._shift.apply(factors, severities, keys, labels=names, **self.view.shift.params)
         ids = self._stamp.ids[rows]
-        batches = [self._sources.render(self._view.source, ids, each) for each in self._same_count(changed, severities)]
-        return [self._to_device(resize_images(batch, self._view.image_size)) for batch in batches]
+        batches = [self._sources.render(self.view.source, ids, each) for each in self._same_count(changed, severities)]
+        return [self._to_device(resize_images(batch, self.view.image_size)) for batch in batches]
 
     def _attacked(self, inputs: torch.Tensor, rows: Array, severities: list[float], keys: torch.Tensor) -> list[Any]:
-        assert self._view.shift is not None
+        assert self.view.shift is not None
         assert self._shift is not None
-        encoder, role, head = self._encoder, self._view.role, self._head
+        encoder, role, head = self._encoder, self.view.role, self._head
 
         def encode(batch: torch.Tensor) -> torch.Tensor:
             vectors = encoder.encode(batch, role=role)
@@ -438,10 +452,10 @@ class ShardRunner:
         model = AttackModel(encode=encode, clean=clean, logits=None if head is None else lambda batch: head.logits(encode(batch)))
         labels = None if head is None else torch.from_numpy(head.labels(rows)).to(inputs.device)
         with torch.enable_grad():
-            batches = self._shift.apply(inputs, severities, keys, model=model, labels=labels, **self._view.shift.params)
+            batches = self._shift.apply(inputs, severities, keys, model=model, labels=labels, **self.view.shift.params)
         budgets = dict(zip(severities, self._same_count(batches, severities), strict=True))
         for budget, batch in budgets.items():
-            _check_budget(batch.detach(), inputs, budget, self._view.shift.params.get("norm", "linf"), model.bounds, self._shift.name)
+            _check_budget(batch.detach(), inputs, budget, self.view.shift.params.get("norm", "linf"), model.bounds, self._shift.name)
         return [budgets[severity].detach() for severity in self._severities]
 
 

@@ -118,7 +118,10 @@ def test_results_are_kept_and_reused_with_out(task, tmp_path):
 def test_a_callable_and_a_spec_and_a_name_are_encoders(task):
     by_callable = evaluate(lambda images: images.flatten(1), task, modality="image", name="flat")
     spec = EncoderSpec(
-        name="flat", summary="flat", modalities=("image",), build=lambda *, device, dtype: evalharness.as_encoder(lambda images: images.flatten(1))
+        name="flat",
+        summary="flat",
+        modalities=("image",),
+        build=lambda *, device, dtype: evalharness.as_encoder(lambda images: images.flatten(1)),
     )
     by_spec = evaluate(spec, task)
     by_name = evaluate("pixels", task)

@@ -80,7 +80,11 @@ def test_a_dry_run_computes_nothing_and_prints_counts(cli, task, out):
     [
         (["run", "TASK", "-e", "identiti"], 2, "unknown encoder `identiti`; did you mean `identity`?"),
         (["run", "TASK", "-e", "random-projection?dims=3"], 2, "encoder `random-projection` has no parameter `dims`; did you mean `dim`?"),
-        (["run", "TASK", "-e", "random-projection?dim"], 6, "expected `param=value` after `?` in encoder `random-projection?dim`, got `dim`"),
+        (
+            ["run", "TASK", "-e", "random-projection?dim"],
+            6,
+            "expected `param=value` after `?` in encoder `random-projection?dim`, got `dim`",
+        ),
         (["run", "TASK", "-e", "identity@last"], 2, "encoder `identity`: unknown layer `last`; known: none"),
         (["run", "TASK", "-e", "pixels"], 2, "encoder `pixels` takes image, but the tasks named need vector; choose another suite"),
         (["run", "TASK"], 2, "name an encoder with `-e`; known: "),
@@ -115,10 +119,18 @@ def test_each_mistake_is_one_line_with_its_code(cli, task, out, arguments, code,
     [
         ("target: label", "target: lable", "small.yaml:4: unknown column `lable`; did you mean `label`?"),
         ("groups: [label]", "groups: [lable]", "small.yaml:8: unknown column `lable`; did you mean `label`?"),
-        ("target: label", "target: label, splits: {train: train, test: tset}", "small.yaml:4: task `small`: unknown split of `wine` `tset`; did you mean `test`?"),
+        (
+            "target: label",
+            "target: label, splits: {train: train, test: tset}",
+            "small.yaml:4: task `small`: unknown split of `wine` `tset`; did you mean `test`?",
+        ),
         ("target: label", "target: label, splits: {train: train}", "has no test rows; name a `test` split or `folds`"),
         ("target: label", "target: label, inputs: {vector: ash}", "data set `wine` has fixed inputs; remove `data.inputs`"),
-        ("evaluators:", "fits: {few: {budget: 500/class}}\nevaluators:", "a budget of 500/class needs 500 rows of every class, but class `"),
+        (
+            "evaluators:",
+            "fits: {few: {budget: 500/class}}\nevaluators:",
+            "a budget of 500/class needs 500 rows of every class, but class `",
+        ),
         ("evaluators:", "fits: {few: {where: {label: blue}}}\nevaluators:", "unknown value of `label` `blue`"),
     ],
 )
@@ -137,7 +149,9 @@ def test_no_network_and_no_mirror_is_one_line(cli, tmp_path, out, monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route")))
     path = tmp_path / "small.yaml"
-    path.write_text(TASK.replace("dataset: wine", "dataset: hf:somebody/something").replace("target: label", "target: label, inputs: {vector: [a]}"))
+    path.write_text(
+        TASK.replace("dataset: wine", "dataset: hf:somebody/something").replace("target: label", "target: label, inputs: {vector: [a]}")
+    )
     result = cli("run", path, "-e", "identity", "--out", out)
 
     assert result.code == 6

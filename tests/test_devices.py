@@ -31,7 +31,11 @@ def test_two_workers_give_the_same_view_as_one(run_tasks, write_task, tmp_path, 
 
 
 def test_a_worker_that_fails_fails_the_view_by_name(run_tasks, write_task, tmp_path):
-    outcome = run_tasks(write_task("data: {dataset: toy, target: label}\nevaluators: {knn: {use: knn, k: 1}}\nmain: knn.accuracy\n"), ["bad-nan"], devices=("cpu", "cpu"))
+    outcome = run_tasks(
+        write_task("data: {dataset: toy, target: label}\nevaluators: {knn: {use: knn, k: 1}}\nmain: knn.accuracy\n"),
+        ["bad-nan"],
+        devices=("cpu", "cpu"),
+    )
 
     assert outcome.report.counts == {"failed": 1}
     assert "vectors are NaN or infinite at rows" in outcome.report.failures[0]

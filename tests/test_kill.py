@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from evalharness.records import score_digest
 from evalharness.store import ResultsReader, ViewCache
 
@@ -62,6 +64,7 @@ print(total)
 """
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_twenty_moments_resumes_to_the_same_digest(write_task, tmp_path):
     tasks = [write_task(WIDE, "one"), write_task(SHIFTED, "two")]
     command = [sys.executable, "-c", CHILD, str(Path(__file__).parent / "toys.py"), str(tmp_path), "20", *map(str, tasks)]

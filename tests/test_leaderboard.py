@@ -69,7 +69,11 @@ def test_lower_is_better_turns_the_order():
 
 
 def test_rows_without_a_valid_value_stand_unranked_at_the_end_with_their_reason():
-    found = table(record("a", None, low=None, high=None, status="failed", reason="it broke"), record("b", 0.1), record("c", 0.9, status="not_converged"))
+    found = table(
+        record("a", None, low=None, high=None, status="failed", reason="it broke"),
+        record("b", 0.1),
+        record("c", 0.9, status="not_converged"),
+    )
 
     assert names(found) == ["b", "c", "a"]
     assert [row.ranked for row in found.rows] == [True, False, False]
@@ -149,7 +153,10 @@ def test_an_empty_folder_is_one_line(tmp_path):
         make_board([tmp_path])
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.8123, ".812"), (1.0, "1.000"), (0.99996, "1.000"), (-0.25, "-.250"), (0.0, ".000"), (123.456, "123.5"), (2.5, "2.500")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.8123, ".812"), (1.0, "1.000"), (0.99996, "1.000"), (-0.25, "-.250"), (0.0, ".000"), (123.456, "123.5"), (2.5, "2.500")],
+)
 def test_numbers_are_short(value, text):
     assert number(value) == text
 

@@ -16,8 +16,8 @@ KEYS = draw_keys(hash_ids(IDS), "test")
 
 
 def test_keys_depend_on_what_they_are_about_and_on_the_id_alone():
-    assert (KEYS == draw_keys(hash_ids(IDS), "test")).all()
-    assert (KEYS != draw_keys(hash_ids(IDS), "other")).all()
+    assert (draw_keys(hash_ids(IDS), "test") == KEYS).all()
+    assert (draw_keys(hash_ids(IDS), "other") != KEYS).all()
     assert (draw_keys(hash_ids(IDS[::-1]), "test") == KEYS[::-1]).all()
     assert len(np.unique(KEYS)) == 1000
 
@@ -64,7 +64,9 @@ def test_per_class_budgets_are_balanced_and_nested():
 
 def test_a_class_that_is_too_small_is_named_with_the_largest_budget():
     column = class_column(["rare"] + ["common"] * 999)
-    with pytest.raises(DataError, match="a budget of 8/class needs 8 rows of every class, but class `rare` has 1; the largest possible budget is 1/class"):
+    with pytest.raises(
+        DataError, match="a budget of 8/class needs 8 rows of every class, but class `rare` has 1; the largest possible budget is 1/class"
+    ):
         take_per_class(KEYS, column, 8)
 
 

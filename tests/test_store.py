@@ -152,7 +152,11 @@ def unit(key="u", value=1.0, status="measured", **fields):
         key=key,
         line={"unit": key, "suite": "x", "status": status, "outcomes": []},
         records=[record(unit=key, value=value, status=status, **fields) | {"_variant": "k=1"}],
-        outcomes=[StoredOutcome(variant="k=1", rows=np.arange(3), columns={"hit": np.array([True, False, True]), "pair": np.arange(6).reshape(3, 2)})],
+        outcomes=[
+            StoredOutcome(
+                variant="k=1", rows=np.arange(3), columns={"hit": np.array([True, False, True]), "pair": np.arange(6).reshape(3, 2)}
+            )
+        ],
     )
 
 

@@ -65,8 +65,13 @@ def test_shifts_attacks_and_codecs_of_an_image_task(records):
 
 def test_a_larger_budget_never_lowers_an_attacks_own_objective(records):
     rows = records(SCENES, ["random-conv?dim=64"])
-    moved = [pick(rows, metric="displacement", shift="embed", severity=budget, statistic="value")[0]["value"] for budget in (2 / 255, 8 / 255)]
-    hit = [pick(rows, metric="accuracy", shift="head", severity=budget, statistic="value", group=None)[0]["value"] for budget in (2 / 255, 8 / 255)]
+    moved = [
+        pick(rows, metric="displacement", shift="embed", severity=budget, statistic="value")[0]["value"] for budget in (2 / 255, 8 / 255)
+    ]
+    hit = [
+        pick(rows, metric="accuracy", shift="head", severity=budget, statistic="value", group=None)[0]["value"]
+        for budget in (2 / 255, 8 / 255)
+    ]
 
     assert moved[0] < moved[1]
     assert hit[0] >= hit[1]
@@ -82,7 +87,12 @@ def test_a_target_that_is_intervened_on_is_not_applicable(run_tasks, write_task,
 def test_differences_to_the_reference_are_paired(records):
     rows = records(SCENES, ["random-conv?dim=64"])
     (difference,) = pick(rows, metric="accuracy", shift="noise", severity=5, statistic="difference")
-    values = [pick(rows, metric="accuracy", statistic="value", shift=shift, severity=severity, codec="float32", target="colour", over=None)[0]["value"] for shift, severity in (("noise", 5), ("clean", 0))]
+    values = [
+        pick(rows, metric="accuracy", statistic="value", shift=shift, severity=severity, codec="float32", target="colour", over=None)[0][
+            "value"
+        ]
+        for shift, severity in (("noise", 5), ("clean", 0))
+    ]
 
     assert difference["reference"] == "clean"
     assert difference["method"] == "paired-bootstrap-basic"
@@ -100,7 +110,10 @@ def test_an_encoder_without_gradients_is_not_attacked(run_tasks, write_task, tmp
         @hookimpl
         def evalharness_encoders(self):
             yield EncoderSpec(
-                name="flat", summary="x", modalities=("image",), build=lambda *, device, dtype: as_encoder(lambda images: images.mean(dim=(2, 3)))
+                name="flat",
+                summary="x",
+                modalities=("image",),
+                build=lambda *, device, dtype: as_encoder(lambda images: images.mean(dim=(2, 3))),
             )
 
     registry = load_registry()
@@ -207,7 +220,7 @@ def test_prompts_are_prepended_and_recorded(run_tasks, write_task, tmp_path):
     class Plugin:
         @hookimpl
         def evalharness_encoders(self):
-            yield EncoderSpec(name="echo", summary="x", modalities=("text",), prompts={"document": "passage: "}, build=lambda *, device, dtype: Echo())
+            yield EncoderSpec(name="echo", summary="x", modalities=("text",), prompts={"document": "passage: "}, build=lambda **_: Echo())
 
     registry = load_registry()
     registry.register(Plugin(), "echo")
@@ -276,7 +289,9 @@ def test_the_domain_task_runs_as_printed(mirror, run_tasks, tmp_path, registry):
     assert outcome.report.counts == {"measured": 28}
     rows = ResultsReader([tmp_path / "out"]).records()
     (main,) = [row for row in rows if row["main"]]
-    domains = {row["selection"]: row for row in pick(rows, shift="domains", metric="accuracy", statistic="value", codec="float32", group=None)}
+    domains = {
+        row["selection"]: row for row in pick(rows, shift="domains", metric="accuracy", statistic="value", codec="float32", group=None)
+    }
     assert (main["n"], main["selection"]) == (210, "folds=5[domain=photo]")
     assert set(domains) == {f"folds=5[domain={name}]" for name in ("art_painting", "cartoon", "sketch")}
     assert all(row["value"] < main["value"] for row in domains.values())

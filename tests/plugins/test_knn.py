@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from evalharness.plugins import knn
 from sklearn.neighbors import KNeighborsClassifier
 
 from evalharness.errors import DataError, UsageError
+from evalharness.plugins import knn
 from evalharness.testing import check_evaluator, sample_tables
 from evalharness.types import Side
 from evalharness.vectors import CodedVectors

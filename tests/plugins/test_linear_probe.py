@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from evalharness.plugins import linear_probe
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from evalharness.errors import DataError, UsageError
+from evalharness.plugins import linear_probe
 from evalharness.testing import check_evaluator, metric_values, sample_tables
 from evalharness.types import Column, Side
 
@@ -70,7 +70,10 @@ def test_the_penalty_is_the_best_on_validation_rows(tables):
 
     assert fitted.details["inverse_penalty"] in grid
     assert 2 <= fitted.details["trials"] <= len(grid)
-    hits = [float(score(fit(train, grid=[c]), held.take(np.arange(100))).columns["hit"].float().mean()) for c in grid[: fitted.details["trials"]]]
+    hits = [
+        float(score(fit(train, grid=[c]), held.take(np.arange(100))).columns["hit"].float().mean())
+        for c in grid[: fitted.details["trials"]]
+    ]
     assert fitted.details["validation_accuracy"] == pytest.approx(max(hits))
 
 
