@@ -13,6 +13,8 @@ from types import SimpleNamespace
 # Before torch is imported: more threads than cores make small tensors slow, and subprocesses inherit this.
 os.environ["OMP_NUM_THREADS"] = str(min(2, int(os.environ.get("OMP_NUM_THREADS", "2")), os.cpu_count() or 1))
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 
 from evalharness.registry import Registry, load_registry

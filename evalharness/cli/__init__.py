@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and an exit code, a bug shows its traceback."""
+    # Read when torch loads its OpenMP: threads that spin at barriers make small steps ten times slower on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from evalharness.cli.app import make_app
     from evalharness.errors import EvalHarnessError
 
