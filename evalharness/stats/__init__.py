@@ -3,6 +3,7 @@
 from evalharness.stats._calibration import calibration_band
 from evalharness.stats._class_reducers import balanced_accuracy, class_counts, macro_f1
 from evalharness.stats._episodes import ClassInterval, episode_interval, episode_jackknife
+from evalharness.stats._groups import GroupGaps, RateGaps, demographic_parity, equalised_odds, group_gaps
 from evalharness.stats._intervals import (
     WorstGroup,
     bootstrap,
@@ -23,9 +24,11 @@ from evalharness.types import Interval
 __all__ = [
     "REDUCERS",
     "ClassInterval",
+    "GroupGaps",
     "Interval",
     "McNemar",
     "PairedDifference",
+    "RateGaps",
     "WorstGroup",
     "auc",
     "average_precision",
@@ -36,9 +39,12 @@ __all__ = [
     "class_counts",
     "count_blocks",
     "counts",
+    "demographic_parity",
     "episode_interval",
     "episode_jackknife",
+    "equalised_odds",
     "get_reducer",
+    "group_gaps",
     "half_sample",
     "holm",
     "jackknife_blocks",
