@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from evalharness.errors import EvalHarnessError as EvalHarnessError
     from evalharness.hookspecs import hookimpl as hookimpl
     from evalharness.hookspecs import hookspec as hookspec
+    from evalharness.identify import identify_live as identify_live
     from evalharness.store.files import file_digest as file_digest
     from evalharness.types import AttackModel as AttackModel
     from evalharness.types import AudioBatch as AudioBatch
@@ -83,6 +84,7 @@ _HOME = {
     "as_encoder": "evalharness.adapters",
     "evaluate": "evalharness.api",
     "file_digest": "evalharness.store.files",
+    "identify_live": "evalharness.identify",
     "hookimpl": "evalharness.hookspecs",
     "hookspec": "evalharness.hookspecs",
 }

@@ -13,25 +13,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalharness.errors import UsageError
-from evalharness.keys import digest, digest_bytes
 from evalharness.leaderboard import Board, board_from_records
 from evalharness.records import record_key, score_digest
 from evalharness.registry import Registry, load_registry
 from evalharness.session import Session, Settings, Silent, open_library
 from evalharness.stamp import EncoderUse
 from evalharness.store.results import ResultsReader
-from evalharness.types import Encoder, EncoderSpec, Identity
+from evalharness.types import Encoder, EncoderSpec
 
 if TYPE_CHECKING:
     import pandas as pd
-    import torch
 
 
 @dataclass(slots=True, kw_only=True)
 class Results:
     """Hold the records of an evaluation: plain mappings with the fields of a result file."""
 
-    records: list[dict[str, Any]]
+    records: list[dict[str, Any]] = field(repr=False)
     modalities: Mapping[str, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -45,7 +43,9 @@ class Results:
     def table(self, style: str = "table", **options: Any) -> str:
         """Return the leaderboard as text in one of the registered formats."""
         registry = self.registry or load_registry()
-        return str(registry.get("reporter", style).render(self.board(**options)))
+        text = str(registry.get("reporter", style).render(self.board(**options)))
+        failed = [f"failed: {failure}" for failure in dict.fromkeys(self.failures)]
+        return "\n".join([text, *failed]) if style == "table" else text
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all records as a data frame."""
@@ -105,6 +105,7 @@ def evaluate(
     A live module is run in evaluation mode; training flags, gradients and random states are as before when this returns.
     """
     registry = registry or load_registry(plugins)
+    selections = open_library(registry).select([suite] if isinstance(suite, str) else list(suite))
     uses, live = _resolve(registry, model, modality, name)
     settings = Settings(
         out=None if out is None else Path(out),
@@ -116,7 +117,6 @@ def evaluate(
         command="evalharness.evaluate",
     )
     session = Session(registry, settings, progress or Silent())
-    selections = open_library(registry).select([suite] if isinstance(suite, str) else list(suite))
     with undisturbed():
         outcome = session.run(selections, uses)
     modalities = {task.task.name: "+".join(task.task.file.modalities) for task in outcome.plan.tasks.values()}
@@ -155,8 +155,12 @@ def _resolve_live(
     registry: Registry, model: Any, modality: str | Sequence[str] | None, name: str | None
 ) -> tuple[list[str | EncoderUse], dict[str, Encoder]]:
     from evalharness.adapters import as_encoder
+    from evalharness.identify import identify_live
 
     modalities = (modality,) if isinstance(modality, str) else tuple(modality or getattr(model, "modalities", None) or ())
+    known = ("image", "text", "audio", "vector")
+    if any(each not in known for each in modalities):
+        raise UsageError(f"expected `modality` to be one of {', '.join(known)}, got `{', '.join(modalities)}`")
     if not modalities:
         raise UsageError("expected `modality` of a live object: image, text, audio or vector")
     encoder = as_encoder(model)
@@ -170,7 +174,7 @@ def _resolve_live(
         differentiable=_is_module(model),
     )
     _register(registry, spec)
-    identity = identify_live(model)
+    identity = identify_live(model, modalities[0])
     use = EncoderUse(label=label, reference=label, params={}, layer=None, identity=identity, stamp="1", cached=False)
     return [use], {label: encoder}
 
@@ -204,38 +208,6 @@ def _device_of(live: Mapping[str, Encoder]) -> str | None:
         if first is not None:
             return str(first.device)
     return "cpu" if live else None
-
-
-def identify_live(model: Any) -> Identity:
-    """Return the identity of a live object: all parameters and buffers of a module, hashed where they lie, and its text; ``none`` for anything else."""
-    if not _is_module(model):
-        return Identity(kind="none", digest="live")
-    from torch.nn.parameter import is_lazy
-
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
-    if lazy:
-        raise UsageError(f"parameter `{lazy[0]}` of the module has no values yet; run one batch through it first")
-    parts = [[name, str(tensor.dtype), list(tensor.shape), hash_tensor(tensor)] for name, tensor in tensors]
-    return Identity(kind="weights", digest=digest([parts, digest_bytes(repr(model).encode())]))
-
-
-def hash_tensor(tensor: torch.Tensor) -> int:
-    """Return a 64-bit hash of a tensor's bytes, computed on its device by a position-dependent mix and a wrapping sum."""
-    import torch
-
-    raw = tensor.detach().contiguous().flatten().view(torch.uint8)
-    short = -len(raw) % 8
-    if short:
-        raw = torch.cat([raw, raw.new_zeros(short)])
-    total = 0
-    for start in range(0, len(raw), 1 << 26):
-        words = raw[start : start + (1 << 26)].view(torch.int64)
-        at = torch.arange(start // 8, start // 8 + len(words), device=words.device)
-        mixed = (words ^ (at * -7046029254386353131)) * -4658895280553007687
-        mixed = (mixed ^ (mixed >> 29)) * -7723592293110705685
-        total += int((mixed ^ (mixed >> 32)).sum())
-    return total % 2**63
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evalharness.errors import DataError, EvalHarnessError, TaskFileError, UnknownNameError, UsageError, unknown_name
+from evalharness.keys import canonical
 from evalharness.pools import Pool, TaskData, where_label
 from evalharness.registry import Registry
 from evalharness.selection import match_where, stratified_order, take_per_class, take_share
@@ -152,7 +153,7 @@ class CellMaker:
                 self._known("codec", link, ("codecs", at))
                 full = self._checked_params("codec", link, params if "+" not in name else {}, ("codecs", at))
                 chain.append((link, full, self._registry.stamp("codec", link)))
-            shown = "".join(f",{key}={value}" for key, value in sorted(params.items()))
+            shown = "?" + "&".join(f"{key}={value}" for key, value in sorted(params.items())) if params else ""
             uses.append(CodecUse(name=name + shown, chain=tuple(chain)))
         return uses
 
@@ -292,7 +293,7 @@ class CellMaker:
 
     def rows(self, fit: FitUse | None, target: str | None, shift: ShiftUse | None, *, carve: bool) -> tuple[list[JobRows], int]:
         """Return the jobs of a cell, one a fold, and how many rows were left out for want of a label."""
-        key = (fit and fit.name, target, shift and (str(shift.select), str(shift.rows), shift.mechanism == "data"), carve)
+        key = (fit and fit.name, target, shift and (str(shift.select), str(shift.rows), shift.mechanism == "data" and shift.name), carve)
         if key not in self._rows:
             folds = self._data.folds
             numbers: list[int | None] = [None] if folds is None else list(range(int(folds.max()) + 1))
@@ -310,14 +311,13 @@ class CellMaker:
         carved = False
         if fit is not None:
             train, validation, carved = self._training_rows(pool, fit, target, fold, carve=carve)
+            self._check_overlap(pool, fit, np.concatenate([train, *([] if validation is None else [validation])]), test)
         return JobRows(train=train, validation=validation, carved=carved, test={"items": test}, fold=fold), dropped
 
     def _test_rows(self, pool: Pool, fit: FitUse | None, target: str | None, shift: ShiftUse | None, fold: int | None) -> tuple[Array, int]:
         data = self._data
         mask = np.zeros(len(pool), dtype=bool)
         mask[data.roles["test"]] = True
-        if fold is not None and data.folds is not None:
-            mask &= data.folds == fold
         if shift is not None and shift.mechanism == "data":
             mask = pool.of_shift(shift.name)
         elif shift is not None and shift.select:
@@ -333,7 +333,8 @@ class CellMaker:
             raise DataError(
                 f"{self._task.where('data')}: task `{self._task.name}` has no test rows for {self._selection_label(fit, shift)}"
             )
-        return self._limited(pool, rows, target, self._limit), dropped
+        rows = self._limited(pool, rows, target, self._limit)
+        return (rows if fold is None or data.folds is None else rows[data.folds[rows] == fold]), dropped if not fold else 0
 
     def _training_rows(
         self, pool: Pool, fit: FitUse, target: str | None, fold: int | None, *, carve: bool
@@ -351,6 +352,20 @@ class CellMaker:
             raise DataError(f"{self._task.where('fits')}: fit `{fit.name}` of task `{self._task.name}` selects no labelled training rows")
         rows = self._budgeted(pool, rows, fit, target)
         return self._with_validation(pool, rows, fit, target, carve=carve)
+
+    def _check_overlap(self, pool: Pool, fit: FitUse, learned: Array, test: Array) -> None:
+        """Refuse test rows that the fit has seen, by id within a data set; an evaluator with ``leave_one_out`` excludes them itself."""
+        if any(use.params.get("leave_one_out") for use in self._task.file.evaluators.values()):
+            return
+        names = [source.dataset for source in pool.sources]
+        group = np.array([names.index(name) for name in names])[pool.source_of]
+        for code in np.unique(group[test]):
+            shared = np.intersect1d(pool.ids[learned[group[learned] == code]], pool.ids[test[group[test] == code]])
+            if len(shared):
+                raise DataError(
+                    f"{self._task.where('data')}: {len(shared)} test rows of task `{self._task.name}` stand in the training rows of fit `{fit.name}`, "
+                    f"`{shared[0]}` first; split them, or use `folds`"
+                )
 
     def _budgeted(self, pool: Pool, rows: Array, fit: FitUse, target: str | None) -> Array:
         budget = fit.file.budget
@@ -384,8 +399,9 @@ class CellMaker:
             raise DataError(
                 f"{self._task.where('fits')}: fit `{fit.name}` has {len(rows)} row; two are needed to learn from one and validate on the other"
             )
-        keys = pool.keys(self._seed, "validation", target, fit.draw)[rows]
-        share = take_share(keys, pool.strata([target] if target else [])[rows], VALIDATION_SHARE)
+        share = pool.share(
+            rows, VALIDATION_SHARE, [target] if target else [], self._task.file.data.cluster, self._seed, "validation", target, fit.draw
+        )
         mask = np.zeros(len(rows), dtype=bool)
         mask[share] = True
         mask = _keep_one_of_each(mask, rows, pool, target)
@@ -423,16 +439,27 @@ def check_registered(registry: Registry, task: Task) -> None:
     """
     maker = object.__new__(CellMaker)
     maker._registry, maker._task = registry, task
-    for alias in task.file.evaluators:
-        spec, _, _ = maker.evaluator(alias)
+    known: dict[str, str] = {}
+    for alias, use in task.file.evaluators.items():
+        spec, params, _ = maker.evaluator(alias)
+        twin = known.setdefault(canonical([spec.name, params, use.fits]), alias)
+        if twin != alias:
+            raise TaskFileError(f"{task.where('evaluators', alias)}: evaluators `{twin}` and `{alias}` are the same; remove one")
         if alias == task.main.alias and task.main.metric not in {metric.name for metric in spec.metrics}:
             names = [metric.name for metric in spec.metrics]
             raise TaskFileError(f"{task.where('main')}: evaluator `{spec.name}`: {unknown_name('metric', task.main.metric, names)}")
     if task.file.checks != "none":
         raise TaskFileError(f"{task.where('checks')}: no checks of attacks are registered in this version; write `checks: none`")
     maker._make_codecs()
-    list(maker._make_shifts())
-    list(maker._make_attacks())
+    for shift in [*maker._make_shifts(), *maker._make_attacks()]:
+        if shift.plugin is None:
+            continue
+        modality = registry.get("shift", shift.plugin).modality
+        if modality not in task.file.modalities:
+            place = ("attacks" if shift.mechanism == "attack" else "shifts", shift.name)
+            raise TaskFileError(
+                f"{task.where(*place)}: shift `{shift.plugin}` changes {modality} inputs, the task's are {', '.join(task.file.modalities)}"
+            )
     try:
         registry.params("dataset", task.file.data.dataset, task.file.data.params)
     except EvalHarnessError as error:

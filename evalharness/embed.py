@@ -21,7 +21,7 @@ from evalharness.selection import draw_keys
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.files import append_line, cache_folder
 from evalharness.store.views import ROWS_PER_SHARD, MemoryViews, StoredView, ViewCache
-from evalharness.transforms import resize_images
+from evalharness.transforms import check_budget, resize_images
 from evalharness.types import Array, AttackModel, AudioBatch, Encoder, EncoderSpec, Identity, Samples, ShiftSpec
 
 LOG = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Embedder:
                 self._embed_group(group, use, present, (heads or {}).get(group[0].attacked or ""))
             except (StoreError, IdentityChangedError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 for view in group:
                     self.failed[view.family] = _failure(error, use, view)
                 if not isinstance(error, EvalHarnessError):
@@ -271,6 +271,7 @@ class ShardRunner:
         self._severities = list(dict.fromkeys(view.shift.severity for view in group if view.shift))
         self._layers = list(dict.fromkeys(view.layer for view in group))
         self._shift: ShiftSpec | None = registry.get("shift", str(first.shift.plugin)) if first.shift else None
+        self._dim: int | None = None
         self._precomputed = registry.get("encoder", use.reference).precomputed
         self.batch_size = settings.batch_size or DEFAULT_BATCH.get(first.modality, 128)
         shift = f" under {first.shift.name}" if first.shift else ""
@@ -340,7 +341,9 @@ class ShardRunner:
     def _encode_batch(self, batch: Any, rows: Array, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
         ids = self._stamp.ids[rows]
         if self._precomputed:
-            yield self._checked(self._encoder.lookup(ids, role=self.view.role), rows, number), None  # type: ignore[attr-defined]
+            # Ids are unique within a part only, so that parts are told apart by name.
+            names = ids if self.view.part == "items" else np.array([f"{self.view.part}/{name}" for name in ids])
+            yield self._checked(self._encoder.lookup(names, role=self.view.role), rows, number), None  # type: ignore[attr-defined]
             return
         inputs = self._to_device(batch)
         shifted = self._shifted(inputs, rows)
@@ -360,7 +363,7 @@ class ShardRunner:
                 return self._encoder.encode(batch, role=self.view.role, **({"layers": layers} if layers else {}))
         except EvalHarnessError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if _is_out_of_memory(error):
                 raise
             raise PluginError(
@@ -375,6 +378,11 @@ class ShardRunner:
         if not isinstance(vectors, torch.Tensor) or vectors.ndim != 2 or len(vectors) != len(rows):
             got = tuple(vectors.shape) if isinstance(vectors, torch.Tensor) else type(vectors).__name__
             raise VectorsError(f"{where}: expected vectors of shape (B, D) = ({len(rows)}, D) on batch {number + 1}, got {got}")
+        if vectors.is_complex() or vectors.shape[1] == 0 or vectors.shape[1] != (self._dim or vectors.shape[1]):
+            raise VectorsError(
+                f"{where}: expected real vectors of {self._dim or 'one or more'} dimensions, got {vectors.shape[1]} {vectors.dtype} on batch {number + 1}"
+            )
+        self._dim = vectors.shape[1] if len(self._layers) == 1 else None
         vectors = vectors.detach().to("cpu", torch.float32)
         bad = ~torch.isfinite(vectors).all(dim=1)
         if bad.any():
@@ -455,16 +463,8 @@ class ShardRunner:
             batches = self._shift.apply(inputs, severities, keys, model=model, labels=labels, **self.view.shift.params)
         budgets = dict(zip(severities, self._same_count(batches, severities), strict=True))
         for budget, batch in budgets.items():
-            _check_budget(batch.detach(), inputs, budget, self.view.shift.params.get("norm", "linf"), model.bounds, self._shift.name)
+            check_budget(batch.detach(), inputs, budget, self.view.shift.params.get("norm", "linf"), model.bounds, self._shift.name)
         return [budgets[severity].detach() for severity in self._severities]
-
-
-def _check_budget(batch: torch.Tensor, inputs: torch.Tensor, budget: float, norm: str, bounds: tuple[float, float], name: str) -> None:
-    """Trust no attack's own claim: the perturbation must lie in the ball and the result in the data range."""
-    delta = (batch - inputs).flatten(1)
-    size = delta.abs().amax(dim=1) if norm == "linf" else delta.norm(dim=1)
-    if float(size.max()) > budget * (1 + 1e-6) + 1e-7 or float(batch.min()) < bounds[0] or float(batch.max()) > bounds[1]:
-        raise PluginError(f"attack `{name}` left its budget of {budget:g} or the data range: largest perturbation {float(size.max()):g}")
 
 
 def _some(ids: Sequence[str] | Array, limit: int = 5) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evalharness.errors import DataError
+from evalharness.errors import DataError, unknown_name
 from evalharness.keys import canonical
+from evalharness.records import FIELDS
 from evalharness.store.results import ResultsReader
 
 MAX_TASK_COLUMNS = 5
@@ -40,7 +41,7 @@ class Score:
             shown += f" (≥ {number(self.low)})"
         elif self.high is not None:
             shown += f" (≤ {number(self.high)})"
-        return (f"{self.name} " if self.name else "") + shown + ("" if self.status == "measured" else f" {self.status.replace('_', ' ')}")
+        return (f"{self.name}: " if self.name else "") + shown + ("" if self.status == "measured" else f" {self.status.replace('_', ' ')}")
 
 
 def number(value: float) -> str:
@@ -83,9 +84,14 @@ class Board:
 
 
 def make_board(
-    folders: Sequence[Path], *, suite: str | None = None, by: str | None = None, where: Mapping[str, str] | None = None
+    folders: Sequence[Path],
+    *,
+    suite: str | None = None,
+    by: str | None = None,
+    where: Mapping[str, str] | None = None,
+    keep: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> Board:
-    """Make the leaderboard of result folders; several are merged, the newest row of a key wins.
+    """Make the leaderboard of result folders; several are merged, the newest row of a key wins, ``keep`` chooses among them.
 
     Raises:
         DataError: there are no results, or none match.
@@ -95,6 +101,7 @@ def make_board(
     if not records:
         raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
     modalities = _modalities(reader)
+    records = records if keep is None else [record for record in records if keep(record)]
     return board_from_records(records, modalities, suite=suite, by=by, where=where)
 
 
@@ -117,6 +124,9 @@ def board_from_records(
     """
     if by is not None and by not in BY:
         raise DataError(f"expected `by` to be one of {', '.join(BY)}, got `{by}`")
+    unknown = sorted(set(where or {}) - set(FIELDS))
+    if unknown:
+        raise DataError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
     chosen = [record for record in records if (suite is None or record["suite"] == suite) and _matches(record, where or {})]
     if not chosen:
         suites = sorted({str(record["suite"]) for record in records})
@@ -134,13 +144,19 @@ def _matches(record: Mapping[str, Any], where: Mapping[str, str]) -> bool:
     return all(str(record.get(key)) == value for key, value in where.items())
 
 
-def _limit(record: Mapping[str, Any]) -> str:
+def _inside(record: Mapping[str, Any]) -> str:
+    """Return the row filter of a selection, ``domain=photo``; a limit is none."""
+    return next((part.rstrip("]") for part in (record["selection"] or "").split("[")[1:] if not part.startswith("limit=")), "")
+
+
+def limit_of(record: Mapping[str, Any]) -> str:
+    """Return the limit that a record's rows were drawn under, the empty string for none."""
     selection = record["selection"] or ""
     return selection.rpartition("[limit=")[2].rstrip("]") if "[limit=" in selection else ""
 
 
 def _table_key(record: Mapping[str, Any], modalities: Mapping[str, str]) -> tuple[str, str, str]:
-    return record["suite"] or "", modalities.get(record["task"], ""), _limit(record)
+    return record["suite"] or "", modalities.get(record["task"], ""), limit_of(record)
 
 
 def _version(record: Mapping[str, Any]) -> str:
@@ -180,6 +196,8 @@ def _headline_table(title: str, tasks: list[str], main: Sequence[Mapping[str, An
     rows = [_row(encoder, tasks, found) for encoder, found in scores.items() if encoder not in others]
     rows.sort(key=lambda row: (not row.ranked, -_order_value(row, tasks, used), row.encoder))
     notes = [*_interval_notes(used), *notes, *_missing_notes(rows)]
+    if any("/" in key for key in columns):
+        notes.insert(1, "Worst: its name and value; (≥ …) is a lower bound over all groups at once.")
     notes += [f"Of another modality: {', '.join(others)}."] if others and rows else []
     return BoardTable(title=title, columns=columns, rows=rows, notes=notes, records=used)
 
@@ -236,7 +254,7 @@ def _worst_of(base: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
     if domains:
         sign = -1 if base["higher_is_better"] is False else 1
         record = min(domains, key=lambda item: sign * item["value"])
-        name = record["selection"].partition("[")[2].partition("]")[0].rpartition("=")[2] or record["shift"]
+        name = _inside(record).rpartition("=")[2] or record["shift"]
         yield "domain", replace(score_of(record), name=name)
     for record in records:
         if record["statistic"] == "worst" and record["value"] is not None and _same_cell(record, base):
@@ -294,49 +312,58 @@ def _missing_notes(rows: Sequence[BoardRow]) -> list[str]:
 
 
 def _axis_tables(records: Sequence[Mapping[str, Any]], by: str) -> Iterable[BoardTable]:
-    """Yield, for each task's main metric, a table of encoders against the values of one axis."""
-    fields = BY[by]
-    for task in sorted({(record["suite"] or "", record["task"]) for record in records}):
-        own = [
-            record
-            for record in records
-            if (record["suite"] or "", record["task"]) == task and record["statistic"] == "value" and record["over"] is None
-        ]
-        bases = [record for record in own if record["main"]]
-        if not bases:
-            continue
-        base = bases[-1]
-        fixed = [
-            name for name in ("shift", "codec", "group", "fit", "target", "layer") if name not in (*fields, "layer") or name == "target"
-        ]
-        cells = [record for record in own if record["metric"] == base["metric"] and record["evaluator"] == base["evaluator"]]
-        cells = [
-            record
-            for record in cells
-            if record["params"] == base["params"] and all(record[name] == base[name] for name in fixed if name != "layer")
-        ]
-        cells = [record for record in cells if by != "group" or record["group"] is not None]
-        columns = {key: key for key in dict.fromkeys(_axis_value(record, by) for record in cells)}
-        if len(columns) < (1 if by == "group" else 2):
-            continue
-        scores: dict[str, dict[str, Score]] = {}
-        for record in cells:
-            scores.setdefault(_label(record), {})[_axis_value(record, by)] = score_of(record)
-        rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
-        yield BoardTable(
-            title=f"{task[0] or 'single tasks'} · {task[1]} · {base['metric']} by {by}",
-            columns=columns,
-            rows=rows,
-            notes=_interval_notes(cells),
-            records=cells,
+    """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own."""
+    plain = [record for record in records if record["statistic"] == "value" and record["over"] is None]
+    for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
+        own = [record for record in plain if (record["suite"] or "", record["task"], limit_of(record)) == key]
+        bases = [record for record in own if record["main"] and record["value"] is not None]
+        if bases:
+            found = _axis_table(key, own, bases[-1], by)
+            if found is not None:
+                yield found
+
+
+def _axis_table(key: tuple[str, str, str], own: Sequence[Mapping[str, Any]], base: Mapping[str, Any], by: str) -> BoardTable | None:
+    fixed = [name for name in ("shift", "codec", "group", "fit") if name not in BY[by]]
+    cells = [
+        record
+        for record in own
+        if all(
+            record[name] == base[name]
+            for name in (*fixed, "target", "metric", "evaluator", "params", "seed", "task_version", "dataset_fingerprint")
         )
+        and (by != "group" or record["group"] is not None)
+    ]
+    columns = {name: f"{name}\nn = {n}" for name, n in sorted(_axis_sizes(cells, by).items(), key=lambda item: _natural(item[0]))}
+    if len(columns) < (1 if by == "group" else 2):
+        return None
+    scores: dict[str, dict[str, Score]] = {}
+    for record in cells:
+        scores.setdefault(_label(record), {})[_axis_value(record, by)] = score_of(record)
+    rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
+    limit = f" · limited to {key[2]} rows" if key[2] else ""
+    title = f"{key[0] or 'single tasks'} · {key[1]} · {base['metric']} by {by}{limit}"
+    return BoardTable(title=title, columns=columns, rows=rows, notes=_interval_notes(cells), records=list(cells))
+
+
+def _axis_sizes(cells: Sequence[Mapping[str, Any]], by: str) -> dict[str, str]:
+    sizes: dict[str, set[int]] = {}
+    for record in cells:
+        sizes.setdefault(_axis_value(record, by), set()).add(record["n"] or 0)
+    return {name: "/".join(map(str, sorted(found))) for name, found in sizes.items()}
+
+
+def _natural(name: str) -> tuple[Any, ...]:
+    """Sort the clean and uncompressed value first, and numbers in names as numbers."""
+    parts = [float(part) if part.replace(".", "", 1).isdigit() else part for part in name.replace("/", " ").split()]
+    return (name not in ("clean", "float32"), [(isinstance(part, str), part) for part in parts])
 
 
 def _axis_value(record: Mapping[str, Any], by: str) -> str:
     if by == "shift":
         if record["shift"] == "clean":
             return "clean"
-        inside = record["selection"].partition("[")[2].partition("]")[0]
+        inside = _inside(record)
         return (
             f"{record['shift']} {inside.rpartition('=')[2]}"
             if record["shift_kind"] == "domain" and inside

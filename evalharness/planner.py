@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse
+from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse, check_registered
 from evalharness.errors import UsageError
 from evalharness.keys import canonical, digest
 from evalharness.plan import FitPlan, JobPlan, Plan, Segment, TablePlan, TaskPlan, UnitPlan, ViewPlan
@@ -47,8 +47,8 @@ class Planner:
         for selection in selections:
             for task in selection.tasks:
                 self._plan_task(task)
+        self._check_applicable([task for selection in selections for task in selection.tasks])
         for selection in selections:
-            self._check_applicable(selection)
             for task in selection.tasks:
                 for use in plan.encoders.values():
                     self._plan_units(selection, plan.tasks[_task_key(task)], use)
@@ -62,6 +62,7 @@ class Planner:
                     f"two different tasks are named `{task.name}`: {task.document.path} and {self._plan.tasks[key].task.document.path}"
                 )
             return
+        check_registered(self._registry, task)
         seed = task.file.seed if self._seed is None else self._seed
         data = PoolMaker(self._registry, self._sources, task).make(seed)
         maker = CellMaker(self._registry, task, data, limit=self._limit, seed=seed)
@@ -69,14 +70,13 @@ class Planner:
             task=task, data=data, cells=list(maker.cells()), shifts=maker.shifts, seed=seed, row_sets=_row_sets(data)
         )
 
-    def _check_applicable(self, selection: Selection) -> None:
+    def _check_applicable(self, tasks: Sequence[Task]) -> None:
         for use in self._plan.encoders.values():
             spec: EncoderSpec = self._registry.get("encoder", use.reference)
-            if not any(_applicable(spec, use, task) for task in selection.tasks):
-                wanted = sorted({modality for task in selection.tasks for modality in task.file.modalities})
-                what = f"suite `{selection.suite}`" if selection.suite else "the tasks named"
+            if not any(_applicable(spec, use, task) for task in tasks):
+                wanted = sorted({modality for task in tasks for modality in task.file.modalities})
                 raise UsageError(
-                    f"encoder `{use.label}` takes {', '.join(modalities_of(spec, use))}, but {what} need {', '.join(wanted)}; choose another suite"
+                    f"encoder `{use.label}` takes {', '.join(modalities_of(spec, use))}, but the tasks named need {', '.join(wanted)}; choose another suite"
                 )
 
     # --- units ----------------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ class Planner:
             clean = {part: self._table(plan, use, part, at) for part, at in rows.test.items()}
         train = plan.data.roles.get("train")
         base = self._table(plan, use, "items", train) if "base" in needs and train is not None and len(train) else None
-        return JobPlan(fit=fit, test=test, clean=clean, calibrate=self._calibration(plan, use, cell, fit), base=base)
+        return JobPlan(fit=fit, test=test, clean=clean, calibrate=self._calibration(plan, use, cell, fit, rows.fold), base=base)
 
-    def _calibration(self, plan: TaskPlan, use: EncoderUse, cell: Cell, fit: str | None) -> TablePlan | None:
+    def _calibration(self, plan: TaskPlan, use: EncoderUse, cell: Cell, fit: str | None, fold: int | None) -> TablePlan | None:
         """Return the rows that a codec is learned on where there is no fit."""
         if not cell.codec.chain or fit is not None:
             return None
@@ -205,6 +205,8 @@ class Planner:
                 raise UsageError(f"{plan.task.where('data', 'calibrate')}: no part `{part}`; parts are {', '.join(plan.data.pools)}")
             return self._table(plan, use, part, plan.data.test_rows[part])
         train = plan.data.roles.get("train")
+        if train is not None and fold is not None and plan.data.folds is not None:
+            train = train[plan.data.folds[train] != fold]  # never on the rows that are scored
         if train is None or not len(train):
             raise UsageError(
                 f"{plan.task.where('codecs')}: codec `{cell.codec.name}` has no rows to learn from; name a training split or `data.calibrate: PART`"
@@ -381,11 +383,13 @@ def is_main_cell(task: Task, cell: Cell) -> bool:
         return False
     fits = task.file.evaluators[cell.alias].fits or list(task.file.fits)
     fit = where.get("fit", fits[0])
+    fit = fit if "/" in fit or task.file.fits[fit].draws == 1 else f"{fit}/0"  # of several draws the first is the one
     shift = where.get("shift", "clean")
+    severity = where.get("severity", f"{cell.shift.severities[0]:g}" if cell.shift and cell.shift.severities else None)
     return (
-        (cell.fit is None or cell.fit.name == fit or cell.fit.name.partition("/")[0] == fit)
+        (cell.fit is None or cell.fit.name == fit)
         and (cell.shift.name if cell.shift else "clean") == shift
-        and ("severity" not in where or cell.shift is None or f"{cell.shift.severity:g}" == where["severity"])
+        and (cell.shift is None or severity is None or f"{cell.shift.severity:g}" == severity)
         and cell.codec.name == where.get("codec", FLOAT32)
         and (cell.target is None or cell.target == where.get("target", task.file.data.targets[0]))
     )

@@ -11,7 +11,7 @@ import numpy as np
 from evalharness.errors import DataError, EvalHarnessError, TaskFileError, UnknownNameError, unknown_name
 from evalharness.keys import digest, digest_texts
 from evalharness.registry import Registry
-from evalharness.selection import assign_folds, draw_keys, strata, stratified_order, take_share
+from evalharness.selection import assign_folds, draw_keys, strata, stratified_order, take_cluster_share, take_share
 from evalharness.stamp import Source, Sources, SourceStamp
 from evalharness.suites import DataFile, FoldsFile, SplitFile, Task
 from evalharness.types import Array, Column, Links
@@ -65,6 +65,18 @@ class Pool:
     def of_shift(self, name: str) -> Array:
         """Return a mask of the rows that another data set brings in."""
         return self.source_of == self.shifted[name]
+
+    def clusters(self, name: str | None) -> Array | None:
+        """Return the cluster of every row by a column; a row without a value is a cluster of its own."""
+        if name is None:
+            return None
+        column = self.columns[name]
+        return np.where(column.values < 0, len(column.names) + np.arange(len(self)), column.values)
+
+    def share(self, rows: Array, share: float, columns: Sequence[str], cluster: str | None, *about: object) -> Array:
+        """Return the positions among ``rows`` of a stratified share of them, whole clusters where a column names them."""
+        keys, codes, clusters = self.keys(*about)[rows], self.strata(columns)[rows], self.clusters(cluster)
+        return take_share(keys, codes, share) if clusters is None else take_cluster_share(keys, codes, share, clusters[rows])
 
     def segments(self, positions: Array) -> list[tuple[int, Array]]:
         """Split positions into (source, rows of that source), in ascending order of source."""
@@ -138,7 +150,9 @@ class PoolMaker:
             TaskFileError: a split or column does not exist; file and line are named.
         """
         roles = self._role_splits()
-        names = list(dict.fromkeys(split for split in roles.values() if isinstance(split, str)))
+        if not roles:
+            raise TaskFileError(f"{self._task.where('data', 'splits')}: expected a `test` split or `folds`, got nothing")
+        names = list(dict.fromkeys(split if isinstance(split, str) else split.source for split in roles.values()))
         stamps = [self._stamp(self._source(name)) for name in names]
         shifted = {name: shift.data for name, shift in self._task.file.shifts.items() if shift.data is not None}
         extra = [self._stamp(self._shift_source(entry)) for entry in shifted.values()]
@@ -249,10 +263,14 @@ class PoolMaker:
         if isinstance(self._file.splits, FoldsFile):
             self._give_folds(data, pool, seed)
             return
-        whole = {role: np.flatnonzero(pool.source_of == names.index(split)) for role, split in roles.items() if isinstance(split, str)}
+        left = {split: np.flatnonzero(pool.source_of == at) for at, split in enumerate(names)}
+        total = {split: len(rows) for split, rows in left.items()}
+        whole = {}
         for role, entry in roles.items():
             if isinstance(entry, SplitFile):
-                whole = self._carve(pool, whole, roles, role, entry, seed)
+                whole[role] = self._carve(pool, left[entry.source], total[entry.source], role, entry, seed)
+                left[entry.source] = np.setdiff1d(left[entry.source], whole[role])
+        whole |= {role: left[split] for role, split in roles.items() if isinstance(split, str)}
         if "test" not in whole:
             raise TaskFileError(
                 f"{self._task.where('data', 'splits')}: task `{self._task.name}` has no test rows; name a `test` split or `folds` (splits here: {', '.join(names)})"
@@ -272,7 +290,9 @@ class PoolMaker:
         columns = _columns_of(splits.stratify) or [name for name in self._file.targets[:1] if name in pool.columns]
         self._check_known(columns, pool, ("data", "splits"))
         joined = np.flatnonzero(data.joined)
-        clusters = self._clusters(pool)
+        if self._file.cluster is not None:
+            self._check_known([self._file.cluster], pool, ("data", "cluster"))
+        clusters = pool.clusters(self._file.cluster)
         folds = np.full(len(pool), -1, dtype=np.int64)
         folds[joined] = assign_folds(
             pool.keys(seed, "folds", splits.folds)[joined],
@@ -280,36 +300,21 @@ class PoolMaker:
             splits.folds,
             None if clusters is None else clusters[joined],
         )
+        for name in pool.shifted:  # rows of another data set are scored once too, each by the fit of one fold
+            rows = np.flatnonzero(pool.of_shift(name))
+            folds[rows[np.argsort(pool.keys(seed, "folds", name)[rows])]] = np.arange(len(rows)) % splits.folds
         data.folds = folds
         data.roles = {"train": joined, "test": joined}
         data.test_rows = {"items": joined}
 
-    def _clusters(self, pool: Pool) -> Array | None:
-        if self._file.cluster is None:
-            return None
-        self._check_known([self._file.cluster], pool, ("data", "cluster"))
-        values = pool.columns[self._file.cluster].values
-        return np.where(values < 0, len(values) + np.arange(len(values)), values)
-
-    def _carve(
-        self,
-        pool: Pool,
-        whole: dict[str, Array],
-        roles: Mapping[str, str | SplitFile],
-        role: str,
-        entry: SplitFile,
-        seed: int,
-    ) -> dict[str, Array]:
-        holders = [name for name, split in roles.items() if split == entry.source]
-        if not holders:
-            known = [split for split in roles.values() if isinstance(split, str)]
-            raise TaskFileError(f"{self._task.where('data', 'splits', role)}: {unknown_name('split', entry.source, known)}")
-        rows = whole[holders[0]]
+    def _carve(self, pool: Pool, rows: Array, total: int, role: str, entry: SplitFile, seed: int) -> Array:
+        """Take a role's share of a split out of the rows that are left of it; the share is one of the whole split."""
         columns = _columns_of(entry.stratify)
-        self._check_known(columns, pool, ("data", "splits", role))
-        chosen = rows[take_share(pool.keys(seed, "split", role)[rows], pool.strata(columns)[rows], entry.share)]
-        rest = {name: np.setdiff1d(whole[name], chosen) for name in holders}
-        return {**whole, **rest, role: chosen}
+        self._check_known([*columns, *([self._file.cluster] if self._file.cluster else [])], pool, ("data", "splits", role))
+        share = entry.share * total / max(len(rows), 1)
+        if share > 1 + 1e-9:
+            raise TaskFileError(f"{self._task.where('data', 'splits', role)}: the shares of split `{entry.source}` add up to more than 1")
+        return rows[pool.share(rows, min(share, 1.0), columns, self._file.cluster, seed, "split", role)]
 
     # --- checks ---------------------------------------------------------------------------------------------------
 

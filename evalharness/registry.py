@@ -136,12 +136,13 @@ class Registry:
             UsageError: a parameter is not known; near matches are offered.
         """
         spec = self.get(kind, reference)
-        for name in given:
+        for name, value in given.items():
             if name not in spec.params:
                 known = ", ".join(sorted(spec.params)) or "none"
                 near = near_matches(name, spec.params)
                 hint = f"did you mean `{near[0]}`?" if near else f"it takes: {known}"
                 raise UsageError(f"{where}{kind} `{reference}` has no parameter `{name}`; {hint}")
+            _check_kind(f"{where}{kind} `{reference}`", name, spec.params[name], value)
         return {**spec.params, **given}
 
     def task_paths(self) -> list[Path]:
@@ -280,6 +281,14 @@ def source_digest(module: Any) -> str:
     for file in files:
         state.update(file.read_bytes())
     return state.hexdigest()
+
+
+def _check_kind(what: str, name: str, default: Any, value: Any) -> None:
+    """Refuse a word where the default is a number, and the like; lists and None are left to the plugin."""
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise UsageError(f"{what}: expected `{name}` to be true or false, got `{value}`")
+    if isinstance(default, (int, float)) and (isinstance(value, (str, bool)) != isinstance(default, bool)):
+        raise UsageError(f"{what}: expected `{name}` to be a number, got `{value}`")
 
 
 def _check_hooks(module: Any, name: str) -> None:

@@ -73,6 +73,15 @@ def take_share(keys: Array, strata_codes: Array, share: float) -> Array:
     return np.sort(stratified_order(keys, strata_codes)[:count])
 
 
+def take_cluster_share(keys: Array, strata_codes: Array, share: float, clusters: Array) -> Array:
+    """Return the sorted positions of whole clusters that together hold about a share of the rows, at least one cluster."""
+    _, first, inverse, counts = np.unique(clusters, return_index=True, return_inverse=True, return_counts=True)
+    order = stratified_order(keys[first], strata_codes[first])
+    held = np.cumsum(counts[order])
+    chosen = order[: max(1, int(np.searchsorted(held, share * len(keys), side="right")))]
+    return np.flatnonzero(np.isin(inverse, chosen))
+
+
 def take_per_class(keys: Array, column: Column, k: int) -> Array:
     """Return the sorted positions of k rows of every class, nested in k.
 
@@ -103,7 +112,8 @@ def assign_folds(keys: Array, strata_codes: Array, folds: int, clusters: Array |
         raise DataError(f"{folds} folds need at least {folds} independent rows, there are {units}")
     result = np.empty(len(keys), dtype=np.int64)
     if clusters is None:
-        result[stratified_order(keys, strata_codes)] = np.arange(len(keys)) % folds
+        # Numbered on from stratum to stratum: each is spread over all folds, and so is what is left over.
+        result[np.lexsort((keys, strata_codes))] = np.arange(len(keys)) % folds
         return result
     _, first, inverse, counts = np.unique(clusters, return_index=True, return_inverse=True, return_counts=True)
     load = np.zeros((int(strata_codes.max()) + 1, folds))
@@ -115,6 +125,10 @@ def assign_folds(keys: Array, strata_codes: Array, folds: int, clusters: Array |
         by_cluster[unit] = fold
     result[:] = by_cluster[inverse]
     return result
+
+
+def _name(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def match_where(where: Mapping[str, object], columns: Mapping[str, Column], size: int, what: str) -> Array:
@@ -129,7 +143,7 @@ def match_where(where: Mapping[str, object], columns: Mapping[str, Column], size
             classes = [key for key, column in columns.items() if column.kind == "class"]
             raise UnknownNameError(f"{what}: {unknown_name('class column', name, classes)}")
         column = columns[name]
-        values = [str(value) for value in (wanted if isinstance(wanted, (list, tuple)) else [wanted])]
+        values = [_name(value) for value in (wanted if isinstance(wanted, (list, tuple)) else [wanted])]
         for value in values:
             if value not in column.names:
                 raise UnknownNameError(f"{what}: {unknown_name(f'value of `{name}`', value, column.names)}")

@@ -100,15 +100,18 @@ class Session:
         """Return the units to do, and those that are done and only need their records under another suite's name."""
         if self.settings.out is None or self.settings.force:
             return plan.units, []
-        finished = ResultsReader([self.settings.out]).finished()
+        reader = ResultsReader([self.settings.out])
+        finished = reader.finished()
+        shown = {(record["suite"], record["unit"]) for record in reader.records()}
         done = {key for (_, key), line in finished.items() if line["status"] != "failed"}
         todo: list[UnitPlan] = []
         adopt: list[UnitPlan] = []
         for unit in plan.units:
             line = finished.get((unit.suite, unit.key))
-            if line is not None and line["status"] != "failed":
+            if line is not None and line["status"] != "failed" and (unit.suite, unit.key) in shown:
                 continue
-            (adopt if unit.key in done and line is None else todo).append(unit)
+            # Done, but under another suite's name, or hidden by a newer state of the same cell: its records become the newest again.
+            (adopt if unit.key in done else todo).append(unit)
         uncached = {label for label, use in plan.encoders.items() if use.identity.kind == "none"}
         redo = [unit for unit in plan.units if unit.encoder in uncached]
         return [*[unit for unit in todo if unit.encoder not in uncached], *redo], adopt
@@ -191,7 +194,7 @@ class Session:
                 LOG.exception("observer of plugin `%s` raised in %s", implementation.plugin_name, hook)
 
     def _adopt(self, writer: RunWriter, units: Sequence[UnitPlan]) -> None:
-        """Write the records of finished units again under another suite's name; nothing is computed."""
+        """Write the records of finished units again, under the suite's name; nothing is computed."""
         assert self.settings.out is not None
         reader = ResultsReader([self.settings.out])
         lines = {key: (suite, line) for (suite, key), line in reader.finished().items() if line["status"] != "failed"}

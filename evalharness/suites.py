@@ -392,7 +392,7 @@ def _validate(model: type[Any], document: Document) -> Any:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        first = max(error.errors(), key=lambda item: (item["type"] == "extra_forbidden", len(_real_place(document, item["loc"]))))
+        first = max(error.errors(), key=lambda item: (len(_real_place(document, item["loc"])), item["type"] == "extra_forbidden"))
         place = _real_place(document, first["loc"])
         raise TaskFileError(f"{document.where(place)}: {_message(first, place, document)}") from error
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
     n = len(items.rows)
     value = float(reduce(*columns, np.ones((1, n)))[0]) if n else math.nan
     if items.item == "episode" and items.clusters is not None and items.clusters.ndim == 2:
-        return _episode_estimate(value, columns[0], items, level)
+        return _episode_estimate(metric, value, columns[0], items, level)
     units = n if items.clusters is None else len(np.unique(items.clusters))
     scope = scope_of(items)
     if metric.interval == "none":
@@ -159,10 +159,23 @@ def _interval(
     return stats.bootstrap(value, replicates, method=method, level=level, n=units, **limits)  # type: ignore[arg-type]
 
 
-def _episode_estimate(value: float, scores: Array, items: Items, level: float) -> Estimate:
+def _episode_estimate(metric: MetricInfo, value: float, scores: Array, items: Items, level: float) -> Estimate:
     assert items.clusters is not None
     found = stats.episode_jackknife(scores, items.clusters, items.num_classes, level)
-    return Estimate(value=value, interval=found.interval, scope="classes", n=len(scores), n_units=items.num_classes, reason=found.reason)
+    return Estimate(
+        value=value,
+        interval=_clipped(metric, found.interval),
+        scope="classes",
+        n=len(scores),
+        n_units=items.num_classes,
+        reason=found.reason,
+    )
+
+
+def _clipped(metric: MetricInfo, interval: Interval) -> Interval:
+    """Keep an interval within its metric's range."""
+    low, high = (float(np.clip(bound, metric.low, metric.high)) for bound in (interval.low, interval.high))
+    return replace(interval, low=low, high=high)
 
 
 def _cloud_estimate(metric: MetricInfo, items: Items, level: float) -> Estimate:
@@ -188,7 +201,7 @@ class SummaryPlan:
     main_cell: bool
     main_metric: str
     main_variant: str | None
-    groups: Sequence[tuple[str, Column]]  # (label, class column over the row set)
+    groups: Callable[[str], Sequence[tuple[str, Column | None]]]  # part -> (label, class column over its row set, None where it has none)
     unit: str
 
 
@@ -204,8 +217,11 @@ def summarise(plan: SummaryPlan, outcomes: Sequence[Items], resampler: Resampler
             yield make_metric_record(plan, items, metric, found, main=is_main)
             if found.scope == "classes":
                 yield make_metric_record(plan, items, metric, _sampler_estimate(metric, items, found.value), over="episodes")
-            if metric.name == plan.evaluator.main and plan.groups and metric.reduce is not None and items.item != "episode":
-                for label, column in plan.groups:
+            if metric.name == plan.evaluator.main and metric.reduce is not None and items.item != "episode":
+                for label, column in plan.groups(items.part):
+                    if column is None:
+                        yield no_group_record(plan, metric, items, label)
+                        continue
                     yield from _group_records(plan, items, metric, resampler, label, column)
 
 
@@ -214,7 +230,7 @@ def _has(metric: MetricInfo, items: Items) -> bool:
 
 
 def _sampler_estimate(metric: MetricInfo, items: Items, value: float) -> Estimate:
-    interval = stats.episode_interval(items.columns[metric.columns[0]])
+    interval = _clipped(metric, stats.episode_interval(items.columns[metric.columns[0]]))
     return Estimate(value=value, interval=interval, scope="episodes (sampler only)", n=len(items.rows), n_units=len(items.rows))
 
 
@@ -330,6 +346,20 @@ def make_metric_record(
     )
     record["_variant"] = items.variant
     return record
+
+
+def no_group_record(plan: SummaryPlan, metric: MetricInfo, items: Items, label: str) -> dict[str, Any]:
+    """Return the record that says that these items have no such groups."""
+    nothing = Estimate(
+        value=math.nan,
+        interval=_nothing(0),
+        scope=None,
+        n=0,
+        n_units=0,
+        status="not_applicable",
+        reason=f"part `{items.part}` has no class column `{label}`",
+    )
+    return make_metric_record(plan, items, metric, nothing, over=f"group:{label}", group=label)
 
 
 def empty_record(plan: SummaryPlan, status: str, reason: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from evalharness.cells import FLOAT32, Cell, CodecUse
 from evalharness.contrasts import contrast_records, robust_record
 from evalharness.embed import Embedder, Head
-from evalharness.errors import EvalHarnessError, PluginError, StoreError
+from evalharness.errors import EvalHarnessError, PluginError, StoreError, VectorsError
 from evalharness.keys import seed_of, strict
 from evalharness.plan import FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPlan
 from evalharness.registry import Registry
@@ -52,6 +52,7 @@ class TaskWalk:
         self._tables = TableMaker(registry, plan, task, spec.similarity, embedder)
         self._fits: dict[str, Fitted] = {}
         self._uses: Counter[str] = Counter()
+        self._label = use.label
         self._resampler = Resampler(task.seed)
         self._units = {cell_mark(unit.cell): unit for unit in plan.units if unit.encoder == use.label and unit.task == task.task.name}
         self._kept: dict[str, dict[str, Items]] = {}
@@ -230,11 +231,13 @@ class TaskWalk:
         return UnitResult(key=plan.unit, line=line, records=[empty_record(plan, "failed", reason)]), "failed"
 
     def _reason(self, error: Exception, evaluator: str) -> str:
+        if isinstance(error, VectorsError):
+            return f"encoder `{self._label}` on data set `{self.task.task.file.data.dataset}`: {error}"
         if isinstance(error, EvalHarnessError):
-            return str(error)
+            return " ".join(str(error).split())
         LOG.debug("evaluator `%s` raised", evaluator, exc_info=error)
         owner = self._registry.owner("evaluator", evaluator)
-        return f"evaluator `{evaluator}` (plugin `{owner.name}`) raised {type(error).__name__}: {error}"
+        return f"evaluator `{evaluator}` (plugin `{owner.name}`) raised {type(error).__name__}: {' '.join(str(error).split())}"
 
     def _details(self, unit: UnitPlan, outcomes: Sequence[Items]) -> dict[str, Any]:
         details: dict[str, Any] = {"rows_without_label": unit.cell.dropped} if unit.cell.dropped else {}
@@ -258,18 +261,22 @@ class TaskWalk:
             main_cell=unit.main,
             main_metric=main.metric,
             main_variant=main.where.get("variant"),
-            groups=self._groups(),
+            groups=self._groups,
             unit=unit.key,
         )
 
-    def _groups(self) -> list[tuple[str, Column]]:
-        data = self.task.data
-        columns = data.pools["items"].columns if "items" in data.pools else data.target_columns()
-        groups = []
+    def _groups(self, part: str) -> list[tuple[str, Column | None]]:
+        """Return the class columns that a part's items are grouped by; pairs have the columns of the part they start from too."""
+        columns = dict(self._columns(part))
+        links = self.task.data.links.get(part)
+        if links is not None:
+            source = self.task.data.pools[links.source].columns
+            columns = {name: column.take(links.rows[:, 0]) for name, column in source.items()} | columns
+        groups: list[tuple[str, Column | None]] = []
         for entry in self.task.task.file.groups:
             names = [entry] if isinstance(entry, str) else list(entry)
-            if all(name in columns and columns[name].kind == "class" for name in names):
-                groups.append((names[0] if len(names) == 1 else " x ".join(names), cross([columns[name] for name in names])))
+            held = [columns[name] for name in names if name in columns and columns[name].kind == "class"]
+            groups.append((" x ".join(names), cross(held) if len(held) == len(names) else None))
         return groups
 
     def _score(self, unit: UnitPlan) -> list[Items]:
@@ -344,8 +351,8 @@ class TaskWalk:
         return data.pools[part].columns if part in data.pools else data.links[part].columns if part in data.links else {}
 
     def _cluster_codes(self, part: str, name: str, rows: Array) -> Array:
-        values = self._columns(part)[name].values[rows]
-        return np.where(values < 0, len(values) + np.arange(len(values)), values)
+        column = self._columns(part)[name]
+        return np.where(column.values < 0, len(column.names) + np.arange(len(column)), column.values)[rows]
 
 
 def cell_mark(cell: Cell) -> tuple[Any, ...]:

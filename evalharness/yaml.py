@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,24 @@ class Document:
         if isinstance(raw, dict):
             self.lines.setdefault(place, marks.line + 1)
             for key in raw:
-                self.lines[(*place, str(key))] = marks.key(key)[0] + 1
+                self.lines[(*place, str(key))] = _line_of(marks, key)
             return {str(key): self._convert(value, (*place, str(key))) for key, value in raw.items()}
         if isinstance(raw, list):
             for at in range(len(raw)):
                 self.lines[(*place, at)] = marks.item(at)[0] + 1
             return [self._convert(value, (*place, at)) for at, value in enumerate(raw)]
-        return _scalar(raw)
+        value = _scalar(raw)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TaskFileError(f"{self.where(place)}: `{'.'.join(map(str, place))}`: expected a finite number, got {value}")
+        return value
+
+
+def _line_of(marks: Any, key: Any) -> int:
+    """Return the line of a key; one that a merge key brought in stands where the mapping does."""
+    try:
+        return int(marks.key(key)[0]) + 1
+    except (KeyError, TypeError):
+        return int(marks.line) + 1
 
 
 def _scalar(raw: Any) -> Any:

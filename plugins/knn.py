@@ -141,7 +141,7 @@ def _outcome(
     prediction = votes.argmax(dim=1)
     columns: dict[str, Any] = {"truth": truth, "prediction": prediction, "hit": prediction == truth}
     if top5:
-        columns["top5_hit"] = (votes.topk(5, dim=1).indices == truth[:, None]).any(dim=1)
+        columns["top5_hit"] = _among_top(votes, truth, 5)
     unseen = int((truth >= num_classes).sum())
     return Outcome(
         item="sample",
@@ -151,6 +151,17 @@ def _outcome(
         variant={"k": k},
         details={"test_items_of_unseen_classes": unseen} if unseen else {},
     )
+
+
+def _among_top(votes: torch.Tensor, truth: torch.Tensor, count: int) -> torch.Tensor:
+    """Say of each item whether its class has votes and fewer than ``count`` classes come before it; equal votes go to the smaller label."""
+    import torch
+
+    known = truth < votes.shape[1]
+    at = truth.clamp(max=votes.shape[1] - 1)[:, None]
+    own = votes.gather(1, at)
+    ahead = (votes > own) | ((votes == own) & (torch.arange(votes.shape[1])[None] < at))
+    return known & (own[:, 0] > 0) & (ahead.sum(dim=1) < count)
 
 
 METRICS = (

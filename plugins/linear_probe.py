@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FLOOR = 1e-12
 LARGEST_LOSS = 27.631021115928547  # -ln 1e-12
-BLOCKS = 4
+BLOCKS = 5
 GRIDS = {
     "quick": tuple(10.0**power for power in np.linspace(-6, 6, 9)),
     "kornblith-45": tuple(10.0**power for power in np.linspace(-6, 5, 45)),
@@ -70,7 +70,7 @@ def fit(
 ) -> Probe:
     """Learn one probe a penalty, keep the one that is most accurate on validation rows, and refit on both where those were carved out of the fit.
 
-    The grid is walked from strong to weak penalties and left when it has fallen behind its best by a decade;
+    The grid is walked from strong to weak penalties and left only when its weak end is clearly worse than its best;
     fits of the walk may stop after ``search_iterations``, the chosen one must converge within ``max_iterations``.
     Ties in accuracy go to the lower log loss, then to the stronger penalty.
 
@@ -143,9 +143,14 @@ class _Search:
             path = logistic_path(self._features, self._labels, block, tolerance=self._tolerance, max_iterations=self._iterations)
             self._fits |= {penalty: (path, at) for at, penalty in enumerate(block)}
             self.scores |= dict(zip(block, _validate(path, held, codes), strict=True))
-            last, best = block[-1], self.best()
-            if last >= 10 * best and self.scores[last][0] < self.scores[best][0] and self.scores[last][1] < self.scores[best][1]:
+            if self._fell_behind(block[-1], self.best(), len(codes)):
                 return
+
+    def _fell_behind(self, last: float, best: float, rows: int) -> bool:
+        """Say whether the weakest penalty so far is clearly worse than the best: by three standard errors, in log loss too, two decades on."""
+        margin = 3 * (2 * 0.25 / rows) ** 0.5
+        (accuracy, loss), (top, least) = self.scores[last], self.scores[best]
+        return last >= 100 * best and accuracy < top - margin and loss < least
 
     def best(self) -> float:
         """Return the inverse penalty of the best fit so far."""
@@ -181,7 +186,7 @@ def _scaling(features: torch.Tensor, scale: str) -> tuple[torch.Tensor, torch.Te
         return torch.zeros_like(features[0]), torch.ones_like(features[0])
     spread, centre = torch.std_mean(features.double(), dim=0, correction=0)
     # A column whose spread is rounding noise is constant: dividing by it would blow noise up.
-    constant = spread <= 1e-6 * centre.abs().clamp_min(1e-12)
+    constant = spread <= 1e-6 * centre.abs()
     return centre.to(features), torch.where(constant, 1.0, spread).to(features)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evalharness import Encoder, EncoderSpec, Identity, Spec, as_encoder, hookimpl
+from evalharness import Encoder, EncoderSpec, Identity, Spec, as_encoder, hookimpl, identify_live
 from evalharness.errors import UnknownNameError, UsageError, unknown_name
 
 
@@ -39,6 +39,14 @@ def _find(reference: str) -> Callable[..., Any]:
     return getattr(module, name)
 
 
+def _make(reference: str, device: Any, dtype: Any = None) -> Any:
+    make = _find(reference)
+    accepted = inspect.signature(make).parameters if not inspect.isclass(make) else {}
+    options = {name: value for name, value in (("device", device), ("dtype", dtype)) if name in accepted}
+    model = make(**options)
+    return model.to(device) if hasattr(model, "to") and "device" not in options else model
+
+
 def _source(reference: str) -> Path:
     kind, _, rest = reference.partition(":")
     where, _, _ = rest.rpartition(":")
@@ -58,20 +66,16 @@ def evalharness_resolve(kind: str, reference: str) -> Spec | None:
 
     def build(*, device: Any, dtype: Any, modality: str) -> Encoder:
         del modality
-        make = _find(reference)
-        accepted = inspect.signature(make).parameters if not inspect.isclass(make) else {}
-        options = {name: value for name, value in (("device", device), ("dtype", dtype)) if name in accepted}
-        model = make(**options)
-        if hasattr(model, "to") and "device" not in options:
-            model = model.to(device)
-        return as_encoder(model, device=device)
+        return as_encoder(_make(reference, device, dtype), device=device)
 
     def identity(*, modality: str) -> Identity:
-        del modality
+        """Build the object and look: weights that its code loads are part of what it is."""
         path = _source(reference)
         if not path.is_file():
             raise UsageError(f"encoder `{reference}`: `{path}` is no file")
-        return Identity(kind="source", digest=hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest())
+        source = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        live = identify_live(_make(reference, "cpu"), modality)
+        return Identity(kind="source" if live.kind == "none" else live.kind, digest=f"{source}-{live.digest}")
 
     return EncoderSpec(
         name=reference,

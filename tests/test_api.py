@@ -10,8 +10,8 @@ import torch
 
 import evalharness
 from evalharness import EncoderSpec, evaluate
-from evalharness.api import hash_tensor, identify_live
 from evalharness.errors import UsageError
+from evalharness.identify import hash_tensor, identify_live
 
 TASK = """task: small
 version: 1

@@ -23,7 +23,7 @@ FOLDERS = {"evalharness": ROOT / "evalharness", "evalharness.plugins": ROOT / "p
 LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
-    "registry suites selection store vectors adapters transforms",
+    "registry suites selection store vectors adapters transforms probes identify",
     "stamp pools cells plan planner embed devices tables summaries contrasts estimate walk",
     "session run leaderboard testing checkup api",
     "cli",

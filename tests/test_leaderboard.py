@@ -116,8 +116,8 @@ def test_the_worst_group_and_domain_are_named():
     ]
     found = table(record("a"), worst, *domains)
 
-    assert found.rows[0].scores["t/colour"].text == "red .200 (≥ .100)"
-    assert found.rows[0].scores["t/domain"].text == "sketch .300 [.200, .400]"
+    assert found.rows[0].scores["t/colour"].text == "red: .200 (≥ .100)"
+    assert found.rows[0].scores["t/domain"].text == "sketch: .300 [.200, .400]"
 
 
 def test_tables_have_at_most_eight_columns():

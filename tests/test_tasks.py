@@ -55,7 +55,7 @@ def test_shifts_attacks_and_codecs_of_an_image_task(records):
     accuracy = pick(rows, metric="accuracy", statistic="value", group=None)
 
     assert {row["shift"] for row in accuracy} == {"clean", "lighting", "noise", "random", "embed", "head", "robust"}
-    assert {row["codec"] for row in accuracy} == {"float32", "int8", "truncate-20+int8", "binary,rescore=4"}
+    assert {row["codec"] for row in accuracy} == {"float32", "int8", "truncate-20+int8", "binary?rescore=4"}
     (main,) = [row for row in rows if row["main"]]
     assert (main["shift"], main["severity"], main["over"]) == ("robust", 8 / 255, "attack:random,head")
     worst = min(pick(accuracy, shift=name, severity=8 / 255)[0]["value"] for name in ("random", "head"))

@@ -48,7 +48,7 @@ def list_views(as_json: AsJson = False) -> None:
             ]
         )
     typer.echo(
-        tabulate(rows, ["encoder", "data", "split", "part", "shift", "rows", "bytes", ""], tablefmt="simple")
+        tabulate(sorted(rows, key=str), ["encoder", "data", "split", "part", "shift", "rows", "bytes", "state"], tablefmt="simple")
         if rows
         else "the cache is empty"
     )

@@ -85,7 +85,7 @@ def _run_all(session: Session, selections: list[Selection], encoders: list[str] 
     chosen = choose_encoders(session.registry, selections, encoders)
     outcome = session.run(selections, chosen)
     _print_end(outcome, time.monotonic() - started)
-    _print_board(session.registry, selections, out)
+    _print_board(session.registry, selections, out, session.settings.limit)
     if outcome.report is not None and outcome.report.counts["failed"]:
         raise UnitsFailedError(f"{outcome.report.counts['failed']} units failed; the same command tries them again")
 
@@ -105,13 +105,12 @@ def _print_end(outcome: Outcome, seconds: float) -> None:
         print(f"failed: {failure}", file=sys.stderr)
 
 
-def _print_board(registry: Registry, selections: list[Selection], out: Path) -> None:
-    from evalharness.leaderboard import Board, make_board
+def _print_board(registry: Registry, selections: list[Selection], out: Path, limit: int | None) -> None:
+    from evalharness.leaderboard import limit_of, make_board
 
-    board = make_board([out])
-    names = {selection.suite or "single tasks" for selection in selections}
-    tables = [table for table in board.tables if table.title.partition(" · ")[0] in names]
-    print(registry.get("reporter", "table").render(Board(tables=tables)))
+    asked = {(selection.suite, task.name) for selection in selections for task in selection.tasks}
+    board = make_board([out], keep=lambda record: (record["suite"], record["task"]) in asked and limit_of(record) == str(limit or ""))
+    print(registry.get("reporter", "table").render(board))
 
 
 # --- the plan -----------------------------------------------------------------------------------------------------

@@ -81,7 +81,11 @@ def _check_sizes(
     size, code = int(sizes[small]), int(present[small])
     if size < shot + query:
         name = f"{code}" if names is None else f"{code} ({names[code]})"
-        largest = f"the largest possible `shot` is {size - query}" if size > query else f"`query` must be below {size}"
+        largest = (
+            f"the largest possible `shot` is {size - query}"
+            if size > query
+            else f"no `shot` is possible; the largest possible `query` is {size - shot}"
+        )
         raise DataError(
             f"class {name} has {size} items, but `shot` + `query` = {shot + query}: with `query` = {query} {largest};"
             " ask for less or leave the class out by label -1"

@@ -152,7 +152,7 @@ def logistic_path(
     """Fit multinomial logistic regression for all inverse penalties at once.
 
     Each fit minimises C · Σ CE(softmax(W z + b), y) + ½‖W‖² with an unpenalised bias, by L-BFGS in the scaled eigenbasis of the features.
-    Two classes are a softmax of two columns: what scikit-learn calls C in its one-column binary form is C / 2 here.
+    With two classes W stands for the one column w that sets them apart, as in scikit-learn: the penalty is ½‖w‖², and the two columns returned are -w/2 and w/2.
     A fit has converged when the gradient of the mean loss has no entry above ``tolerance`` times the largest at zero weights,
     and its estimated relative error of the objective, gᵀH⁻¹g / 2, is at most 1e-6 by the preconditioner and by the quasi-Newton model.
     Fits that float32 cannot bring there are finished in float64.
@@ -187,7 +187,8 @@ def logistic_path(
     basis = make_eigenbasis(rows, weight)
     total = float(len(rows) if weight is None else weight.sum())
     share = None if weight is None else weight / total
-    problem = _pose(basis, codes, len(classes), share, grid.to(rows.device) * total, rows.dtype)
+    strengths = grid.to(rows.device) * total / (2 if len(classes) == 2 else 1)
+    problem = _pose(basis, codes, len(classes), share, strengths, rows.dtype)
     end, relative_to = _solve(problem, tolerance, max_iterations, memory_bytes)
     return _finish(problem, end, relative_to, classes, size, grid, total, rows.dtype, features)
 

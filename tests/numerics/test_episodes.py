@@ -52,7 +52,7 @@ def test_small_classes_are_named_with_the_largest_shot():
     labels, names = np.repeat([0, 1, 2], [30, 18, 30]), ["ant", "bee", "cat"]
     with pytest.raises(DataError, match=r"class 1 \(bee\) has 18 items, but `shot` \+ `query` = 20.* largest possible `shot` is 3"):
         sample_episodes(labels, way=2, shot=5, query=15, episodes=1, generator=seeded(), names=names)
-    with pytest.raises(DataError, match=r"class 1 has 18 items.*`query` must be below 18"):
+    with pytest.raises(DataError, match=r"class 1 has 18 items.*no `shot` is possible; the largest possible `query` is 17"):
         sample_episodes(labels, way=2, shot=1, query=18, episodes=1, generator=seeded())
 
 

@@ -26,15 +26,15 @@ def objective(weights, bias, features, labels, inverse_penalty, sample_weight=No
     logits = features.astype(np.float64) @ weights.astype(np.float64) + bias.astype(np.float64)
     logits -= logits.max(1, keepdims=True)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
-    return (
-        inverse_penalty * (losses * (1 if sample_weight is None else sample_weight)).sum() + 0.5 * (weights.astype(np.float64) ** 2).sum()
-    )
+    columns = weights.astype(np.float64)
+    columns = columns if columns.shape[1] > 2 else columns[:, 1:] - columns[:, :1]
+    return inverse_penalty * (losses * (1 if sample_weight is None else sample_weight)).sum() + 0.5 * (columns**2).sum()
 
 
 def reference(features, labels, inverse_penalty, sample_weight=None):
-    """Fit scikit-learn tightly; its binary form has one column, which is a softmax of two at half the penalty."""
+    """Fit scikit-learn tightly; its binary form has one column, given here as two."""
     two = labels.max() == 1
-    model = LogisticRegression(C=inverse_penalty * (2 if two else 1), tol=1e-8, max_iter=20000)
+    model = LogisticRegression(C=inverse_penalty, tol=1e-8, max_iter=20000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(features, labels, sample_weight=sample_weight)
@@ -62,8 +62,8 @@ def test_objective_is_no_higher_than_scikit_learn(rows, dimensions, classes, con
 
 
 def test_binary_slope_by_hand():
-    # One column: w = 2C / (1 + e^w), C = 1 and 10; two columns carry half the penalty, hence C / 2.
-    path = logistic_path(np.array([[-1.0], [1.0]]), np.array([0, 1]), [0.5, 5.0], tolerance=1e-9)
+    # METRICS 1.1: w = 2C / (1 + e^w) at C = 1 and 10.
+    path = logistic_path(np.array([[-1.0], [1.0]]), np.array([0, 1]), [1.0, 10.0], tolerance=1e-9)
     np.testing.assert_allclose(path.weights[:, 0, 1] - path.weights[:, 0, 0], [0.674832, 2.128035], atol=2e-4)
     np.testing.assert_allclose(path.bias, 0, atol=1e-8)
 
