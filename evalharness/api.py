@@ -106,7 +106,8 @@ def evaluate(
     """
     registry = registry or load_registry(plugins)
     selections = open_library(registry).select([suite] if isinstance(suite, str) else list(suite))
-    uses, live = _resolve(registry, model, modality, name)
+    with undisturbed():
+        uses, live = _resolve(registry, model, modality, name)
     settings = Settings(
         out=None if out is None else Path(out),
         device=device or _device_of(live) or "auto",

@@ -78,15 +78,16 @@ class Counting:
 
 @hookimpl
 def evalharness_datasets():
-    yield DatasetSpec(
-        name="toy",
-        summary="Five Gaussian classes",
-        modalities=("vector",),
-        splits=("train", "test"),
-        params={"size": 1.0, "gaps": False, "odd": False},
-        load=load,
-        identity=lambda split, **params: Identity(kind="source", digest=f"{split}{params}"),
-    )
+    for name in ("toy", "toy-twin"):
+        yield DatasetSpec(
+            name=name,
+            summary="Five Gaussian classes",
+            modalities=("vector",),
+            splits=("train", "test"),
+            params={"size": 1.0, "gaps": False, "odd": False},
+            load=load,
+            identity=lambda split, **params: Identity(kind="source", digest=f"{split}{params}"),
+        )
 
 
 @hookimpl
