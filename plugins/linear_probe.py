@@ -65,13 +65,13 @@ def fit(
     grid: str | Sequence[float] = "quick",
     scale: str = "standard",
     tolerance: float = 1e-4,
-    search_iterations: int = 200,
+    search_iterations: int = 100,
     max_iterations: int = 2000,
 ) -> Probe:
     """Learn one probe a penalty, keep the one that is most accurate on validation rows, and refit on both where those were carved out of the fit.
 
     The grid is walked from strong to weak penalties and left only when its weak end is clearly worse than its best;
-    fits of the walk may stop after ``search_iterations``, the chosen one must converge within ``max_iterations``.
+    fits of the walk may stop after ``search_iterations``, but the chosen one is judged when it has converged, within ``max_iterations``.
     Ties in accuracy go to the lower log loss, then to the stronger penalty.
 
     Raises:
@@ -86,6 +86,7 @@ def fit(
     judged = validation is not None and len(validation) > 0 and len(penalties) > 1
     if judged and validation is not None:
         search.walk(penalties, validation)
+        search.settle(validation, max_iterations)
     chosen = search.best() if judged else penalties[0]
     refit = validation is not None and validation.carved and len(validation) > 0
     if refit and validation is not None:
@@ -99,6 +100,7 @@ def fit(
         "inverse_penalty": chosen,
         "grid_edge": judged and chosen in (penalties[0], penalties[-1]),
         "trials": max(1, len(search.scores)),
+        "not_converged": search.unsettled,
         "train_n": len(labels),
         "refit_on_validation": bool(refit),
         "validation_accuracy": search.scores[chosen][0] if judged else None,
@@ -130,6 +132,7 @@ class _Search:
         self._labels = labels
         self._tolerance, self._iterations = tolerance, iterations
         self._fits: dict[float, tuple[Any, int]] = {}
+        self.unsettled: list[float] = []  # inverse penalties that do not converge at all
         self.scores: dict[float, tuple[float, float]] = {}  # inverse penalty -> validation accuracy, -log loss
 
     def walk(self, penalties: Sequence[float], validation: Table) -> None:
@@ -146,6 +149,19 @@ class _Search:
             if self._fell_behind(block[-1], self.best(), len(codes)):
                 return
 
+    def settle(self, validation: Table, max_iterations: int) -> None:
+        """Take the best fit to its end and judge it again, until the best is one that converged; those that never do are out."""
+        from evalharness.numerics import logistic_path
+
+        held, codes = (validation.vectors.dense().float() - self._centre) / self._spread, _codes(validation)
+        while len(self.scores) > len(self.unsettled) and self.converged_fit(self.best()) is None:
+            penalty = self.best()
+            path = logistic_path(self._features, self._labels, [penalty], tolerance=self._tolerance, max_iterations=max_iterations)
+            self._fits[penalty] = path, 0
+            (self.scores[penalty],) = _validate(path, held, codes)
+            if not bool(path.converged[0]):
+                self.unsettled.append(penalty)
+
     def _fell_behind(self, last: float, best: float, rows: int) -> bool:
         """Say whether the weakest penalty so far is clearly worse than the best: by three standard errors, in log loss too, two decades on."""
         margin = 3 * (2 * 0.25 / rows) ** 0.5
@@ -154,7 +170,8 @@ class _Search:
 
     def best(self) -> float:
         """Return the inverse penalty of the best fit so far."""
-        return max(self.scores, key=lambda penalty: (*self.scores[penalty], -penalty))
+        settled = [penalty for penalty in self.scores if penalty not in self.unsettled] or list(self.scores)
+        return max(settled, key=lambda penalty: (*self.scores[penalty], -penalty))
 
     def converged_fit(self, penalty: float) -> Probe | None:
         """Return the walk's own fit at a penalty, if it converged."""
@@ -277,7 +294,7 @@ def evalharness_evaluators() -> Iterable[EvaluatorSpec]:
         name="linear-probe",
         summary="Multinomial logistic regression on frozen vectors, penalty chosen on validation rows",
         source="Alain & Bengio 2017; Kornblith et al. 2019",
-        params={"grid": "quick", "scale": "standard", "tolerance": 1e-4, "search_iterations": 200, "max_iterations": 2000},
+        params={"grid": "quick", "scale": "standard", "tolerance": 1e-4, "search_iterations": 100, "max_iterations": 2000},
         target_kinds=("class",),
         metrics=METRICS,
         main="accuracy",

@@ -28,7 +28,7 @@ PLACES = {
     "centre": (("centre", "center", "middle"), (0.0, 0.0)),
 }
 SHARPNESS = 12.0
-SIZE = 32
+SIZE = 16
 
 
 class ColourWords:

@@ -165,3 +165,24 @@ def test_the_head_gives_gradients(tables):
     (gradient,) = torch.autograd.grad(linear_probe.head(fitted)(vectors).sum(), vectors)
 
     assert gradient.shape == (4, 12)
+
+
+def test_the_chosen_fit_is_judged_when_it_has_converged(tables):
+    train, held = tables
+    validation = held.take(np.arange(100))
+    hasty = fit(train, validation, search_iterations=1)
+    patient = fit(train, validation, search_iterations=2000)
+
+    assert hasty.details["converged"]
+    hit = float(score(fit(train, grid=[hasty.details["inverse_penalty"]]), validation).columns["hit"].float().mean())
+    assert hasty.details["validation_accuracy"] == pytest.approx(hit)
+    assert patient.details["converged"]
+
+
+def test_a_grid_at_chance_is_walked_to_its_end():
+    """A walk that left early would keep the constant classifier of the strongest penalty."""
+    generator = np.random.default_rng(0)
+    train, held = sample_tables(classes=8)
+    for table in (train, held):
+        table.vectors.codes = torch.from_numpy(generator.normal(size=(len(table), 12))).float()
+    assert fit(train, held).details["trials"] == 9
