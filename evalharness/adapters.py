@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.errors import UsageError
@@ -19,7 +20,8 @@ def as_encoder(model: Any, *, device: Any = "cpu") -> Encoder:
 
     Args:
         model: an encoder already; a ``torch.nn.Module`` or callable from a batch to (B, D);
-            or an object whose ``encode`` takes a list of texts, as SentenceTransformer's does.
+            an object whose ``encode`` takes a list of texts, as SentenceTransformer's does;
+            or the path of an ``.npz`` with ``ids`` and ``vectors``, whose ``lookup`` gives vectors by id.
         device: where tensors are sent for a module.
 
     Raises:
@@ -27,6 +29,10 @@ def as_encoder(model: Any, *, device: Any = "cpu") -> Encoder:
     """
     import torch
 
+    if isinstance(model, (str, Path)) and str(model).endswith(".npz"):
+        from evalharness.registry import load_registry
+
+        return load_registry().get("encoder", f"npz:{model}").build(device=device, dtype=torch.float32)
     if isinstance(model, torch.nn.Module) and not _speaks(model):
         return ModuleEncoder(model) if not callable(getattr(model, "encode", None)) else TextEncoder(model, device)
     if _speaks(model):

@@ -82,7 +82,7 @@ def evaluate(
     """Evaluate an encoder on suites, tasks or task files.
 
     Args:
-        model: a name or reference as ``-e`` takes it, a list of such, an :class:`EncoderSpec`, or a live object:
+        model: a name or reference as ``-e`` takes it, the path of an ``.npz``, a list of names, an :class:`EncoderSpec`, or a live object:
             a torch module, a callable, an encoder, or an object with ``encode(list of texts)``.
         suite: the name of a suite or task, a YAML file, or a list of them; those of another modality are left out.
         modality: what a live object takes: ``image``, ``text``, ``audio`` or ``vector``.
@@ -142,8 +142,9 @@ def _records(settings: Settings, outcome: Any) -> list[dict[str, Any]]:
 def _resolve(
     registry: Registry, model: Any, modality: str | Sequence[str] | None, name: str | None
 ) -> tuple[list[str | EncoderUse], dict[str, Encoder]]:
-    if isinstance(model, str):
-        return [model], {}
+    if isinstance(model, (str, Path)):
+        text = str(model)
+        return [f"npz:{text}" if text.endswith(".npz") and not text.startswith("npz:") else text], {}
     if isinstance(model, (list, tuple)) and all(isinstance(item, str) for item in model):
         return list(model), {}
     if isinstance(model, EncoderSpec):

@@ -151,6 +151,19 @@ def test_the_same_session_can_evaluate_twice_under_one_name(task):
     assert one.main() != two.main()
 
 
+def test_a_file_of_vectors_is_an_encoder(tmp_path):
+    from sklearn.datasets import load_wine
+
+    features = load_wine().data.astype(np.float32)
+    np.savez(tmp_path / "v.npz", ids=np.array([f"row/{at}" for at in range(len(features))]), vectors=features)
+    path = tmp_path / "w.yaml"
+    path.write_text(TASK.replace("image", "vector").replace("digits", "wine"))
+
+    assert evaluate(tmp_path / "v.npz", str(path)).main() == evaluate("identity", str(path)).main()
+    encoder = evalharness.as_encoder(tmp_path / "v.npz")
+    assert encoder.lookup(["row/3"]).numpy() == pytest.approx(features[3:4])
+
+
 def test_a_failure_is_a_row_not_an_exception(task):
     results = evaluate(lambda images: images, task, modality="image", name="wrong")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evalharness.errors import StoreError
@@ -99,6 +100,46 @@ def test_a_class_unseen_in_training_is_a_counted_miss(run_tasks, write_task, tmp
     assert details["test_items_of_unseen_classes"] == 1
     assert details["unseen_classes"] == ["naïve / \t 🦜"]
     assert next(record for record in run.records if record["main"])["n"] == 200
+
+
+def test_memory_that_does_not_suffice_halves_the_batch(run_tasks, write_task, toys, tmp_path, monkeypatch):
+    import torch
+
+    module = toys.plugins["toys"].module
+    original, sizes = module.Counting.encode, []
+
+    def scarce(self, batch, **options):
+        sizes.append(len(batch))
+        if len(batch) > 50:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, batch, **options)
+
+    monkeypatch.setattr(module.Counting, "encode", scarce)
+    outcome = run_tasks(write_task(BASIC), batch_size=160)
+
+    assert outcome.report.counts == {"measured": 1}
+    assert sizes[:3] == [160, 80, 40]
+    assert {size for size in sizes if size > 50} == {160, 80}
+
+
+def test_labels_with_gaps_and_a_class_of_one_member(registry, run_tasks, write_task, tmp_path):
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 60), ("test", 30)):
+        labels = np.array([3, 7, 40])[np.arange(count) % 3]
+        labels[0] = 99 if split == "train" else 3
+        lines = [f"{a},{b},{label}" for (a, b), label in zip(draw.normal(size=(count, 2)) + labels[:, None], labels, strict=True)]
+        (tmp_path / f"{split}.csv").write_text("a,b,label\n" + "\n".join(lines) + "\n")
+    (tmp_path / "gaps").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").rename(tmp_path / "gaps" / f"{split}.csv")
+    body = f"data: {{dataset: 'csv:{tmp_path}/gaps', inputs: {{vector: [a, b]}}, target: label}}\nevaluators: {{probe: {{use: linear-probe}}}}\nmain: probe.accuracy\n"
+    outcome = run_tasks(write_task(body), ["identity"], registry=registry)
+
+    assert outcome.report.counts == {"measured": 1}
+    (record,) = [record for record in read(tmp_path / "out").records() if record["main"]]
+    assert record["value"] > 0.9
+    (fit,) = outcome.plan.fits.values()
+    assert 0 in fit.train.positions  # the only member of its class is learned from, not validated on
 
 
 def test_names_of_any_characters_are_stored(run_tasks, write_task, tmp_path):
