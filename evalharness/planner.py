@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from evalharness.store.views import rows_digest
 from evalharness.suites import Selection, Task
 from evalharness.types import Array, EncoderSpec
 
+LOG = logging.getLogger(__name__)
 ROLES = {"queries": "query"}
 
 
@@ -178,6 +180,10 @@ class Planner:
         spec: EncoderSpec = self._registry.get("encoder", use.reference)
         roles = {ROLES.get(part, "document") for part, pool in plan.data.pools.items() if pool.modality == "text"}
         prompts = {role: spec.prompts[role] for role in sorted(roles) if spec.prompts.get(role)}
+        if spec.prompts and roles and not prompts:
+            LOG.warning(
+                "encoder `%s` declares prompts for %s; task `%s` uses none of them", use.label, ", ".join(spec.prompts), plan.task.name
+            )
         return canonical(prompts) if prompts else None
 
     # --- tables, views and fits -----------------------------------------------------------------------------------

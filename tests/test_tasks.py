@@ -237,6 +237,29 @@ main: knn.accuracy
     assert {row["prompt"] for row in ResultsReader([tmp_path / "out"]).records()} == {'{"document":"passage: "}'}
 
 
+def test_declared_prompts_that_no_role_uses_are_warned_about(run_tasks, write_task, caplog):
+    from evalharness import EncoderSpec, as_encoder, hookimpl
+    from evalharness.registry import load_registry
+
+    class Plugin:
+        @hookimpl
+        def evalharness_encoders(self):
+            yield EncoderSpec(
+                name="asker",
+                summary="x",
+                modalities=("text",),
+                prompts={"query": "q: "},
+                build=lambda **_: as_encoder(lambda texts: [[len(t), 1.0] for t in texts]),
+            )
+
+    registry = load_registry()
+    registry.register(Plugin(), "asker")
+    body = "task: words\nversion: 1\nmodality: text\ndata: {dataset: sentences, params: {train: 30, validation: 10, test: 20}, target: polarity}\nevaluators: {knn: {use: knn, k: 1}}\nmain: knn.accuracy\n"
+    run_tasks(write_task(body), ["asker"], registry=registry)
+
+    assert "encoder `asker` declares prompts for query; task `words` uses none of them" in caplog.text
+
+
 # --- real data ----------------------------------------------------------------------------------------------------
 
 
