@@ -36,7 +36,7 @@ def peak(tmp_path, name, tasks):
 @pytest.mark.slow
 def test_peak_memory_does_not_grow_with_evaluators_or_tasks(write_task, tmp_path):
     def task(name, evaluators):
-        lines = "".join(f"  c{at}: {{use: centroid}}\n" for at in range(evaluators))
+        lines = "".join(f"  c{at}: {{use: centroid, fits: [{('all', 'half')[at]}]}}\n" for at in range(evaluators))
         return write_task(f"{TASK}{lines}codecs: [float32, int8]\nmain: c0.accuracy\n", name)
 
     one = peak(tmp_path, "one", [task("one", 1)])
