@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and an exit code, a bug shows its traceback."""
-    # Read when torch loads its OpenMP: threads that spin at barriers make small steps ten times slower on a busy machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    prepare_process()
     from evalharness.cli.app import make_app
     from evalharness.errors import EvalHarnessError
 
@@ -23,4 +25,15 @@ def main() -> None:
         sys.exit(130)
 
 
-__all__ = ["main"]
+def prepare_process() -> None:
+    """Set what must be set before torch is loaded: how threads wait, and how large blocks of memory are given back."""
+    # Threads that spin at barriers make small steps ten times slower on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # glibc raises this threshold by itself and then keeps freed vectors in a heap that only grows, task by task.
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, 1 << 20)
+
+
+__all__ = ["main", "prepare_process"]
