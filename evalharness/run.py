@@ -88,6 +88,7 @@ class Runner:
             finally:
                 self._progress.stop()
                 self.report.fits += walk.num_fits
+                walk.close()
         self._embedder.close()
 
     def _walk(self, walk: TaskWalk, use: EncoderUse, units: list[UnitPlan]) -> None:

@@ -32,6 +32,11 @@ class TableMaker:
         self._tables: OrderedDict[Any, Table] = OrderedDict()
         self._codecs: OrderedDict[Any, Codec | None] = OrderedDict()
 
+    def close(self) -> None:
+        """Let go of all tables and codecs."""
+        self._tables.clear()
+        self._codecs.clear()
+
     def codec(self, use: CodecUse, calibration: TablePlan | None) -> Codec | None:
         """Return a codec learned on calibration rows; None for float32."""
         if not use.chain or calibration is None:

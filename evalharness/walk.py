@@ -73,6 +73,12 @@ class TaskWalk:
             if self._uses[key] <= 0:
                 self._fits.pop(key, None)
 
+    def close(self) -> None:
+        """Let go of vectors, fits and items; the next task brings its own."""
+        self._tables.close()
+        self._fits.clear()
+        self._kept.clear()
+
     def _fits_of(self, unit: UnitPlan) -> list[str]:
         own = [job.fit for job in unit.jobs if job.fit is not None]
         families = {segment.family for job in unit.jobs for table in job.test.values() for segment in table.segments}

@@ -45,4 +45,5 @@ def test_peak_memory_does_not_grow_with_evaluators_or_tasks(write_task, tmp_path
     many = peak(tmp_path, "many", [task(f"many-{at}", 2) for at in range(8)])
 
     vectors = 40 * 500 * 600 * 4 / 2**20  # MiB of one task's vectors
-    assert many < one + 2 * vectors
+    # Freed blocks come back in the order of the system's choice; a table that stayed for each task would cost 7 times its size.
+    assert many < one + 3 * vectors
