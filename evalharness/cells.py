@@ -106,6 +106,7 @@ class CellMaker:
         self._limit = limit
         self._seed = seed
         self._rows: dict[Any, tuple[list[JobRows], int]] = {}
+        self._apart: set[int] = set()  # jobs whose test rows are known to be none of the fit's
         self.codecs = self._make_codecs()
         self.shifts = [*self._make_shifts(), *self._make_attacks()]
 
@@ -266,6 +267,8 @@ class CellMaker:
         cell.reason = self._not_applicable(spec, target, shift)
         if cell.reason is None:
             cell.jobs, cell.dropped = self.rows(fit, target, shift, carve="validation" in spec.needs)
+            if fit is not None and not params.get("leave_one_out") and id(cell.jobs) not in self._apart:
+                self._check_jobs(fit, cell.jobs)
         return cell
 
     def _not_applicable(self, spec: EvaluatorSpec, target: str | None, shift: ShiftUse | None) -> str | None:
@@ -311,7 +314,6 @@ class CellMaker:
         carved = False
         if fit is not None:
             train, validation, carved = self._training_rows(pool, fit, target, fold, carve=carve)
-            self._check_overlap(pool, fit, np.concatenate([train, *([] if validation is None else [validation])]), test)
         return JobRows(train=train, validation=validation, carved=carved, test={"items": test}, fold=fold), dropped
 
     def _test_rows(self, pool: Pool, fit: FitUse | None, target: str | None, shift: ShiftUse | None, fold: int | None) -> tuple[Array, int]:
@@ -353,10 +355,15 @@ class CellMaker:
         rows = self._budgeted(pool, rows, fit, target)
         return self._with_validation(pool, rows, fit, target, carve=carve)
 
+    def _check_jobs(self, fit: FitUse, jobs: list[JobRows]) -> None:
+        for job in jobs:
+            if job.train is not None:
+                learned = job.train if job.validation is None else np.concatenate([job.train, job.validation])
+                self._check_overlap(self._data.pools["items"], fit, learned, job.test["items"])
+        self._apart.add(id(jobs))
+
     def _check_overlap(self, pool: Pool, fit: FitUse, learned: Array, test: Array) -> None:
         """Refuse test rows that the fit has seen, by id within a data set; an evaluator with ``leave_one_out`` excludes them itself."""
-        if any(use.params.get("leave_one_out") for use in self._task.file.evaluators.values()):
-            return
         names = [source.dataset for source in pool.sources]
         group = np.array([names.index(name) for name in names])[pool.source_of]
         for code in np.unique(group[test]):

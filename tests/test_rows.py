@@ -83,6 +83,12 @@ def test_test_rows_that_a_fit_has_seen_are_refused(run_tasks, write_task, splits
         run_tasks(write_task(FOLDS.replace("{folds: 5}", splits)))
 
 
+def test_one_evaluators_leave_one_out_is_no_licence_for_another(run_tasks, write_task):
+    body = "data: {dataset: toy, target: label, splits: {train: test, test: test}}\nevaluators:\n  knn: {use: knn, k: 1, leave_one_out: true}\n  centroid: {use: centroid}\nmain: knn.accuracy\n"
+    with pytest.raises(DataError, match="200 test rows of task `toy-task` stand in the training rows of fit `all`"):
+        run_tasks(write_task(body))
+
+
 def test_leave_one_out_may_share_its_rows(run_tasks, write_task, tmp_path):
     body = "data: {dataset: toy, target: label, splits: {train: test, test: test}}\nevaluators: {knn: {use: knn, k: 1, leave_one_out: true}}\nmain: knn.accuracy\n"
     run_tasks(write_task(body))
