@@ -135,7 +135,7 @@ def _records(settings: Settings, outcome: Any) -> list[dict[str, Any]]:
     if settings.out is None:
         found = [record for result in outcome.report.results for record in result.records]
         return [{key: value for key, value in record.items() if key != "_variant"} for record in found]
-    wanted = {unit.key for unit in outcome.plan.units}
+    wanted = {unit.key for unit in [*outcome.plan.units, *outcome.plan.across]}
     return [record for record in ResultsReader([settings.out]).records() if record["unit"] in wanted]
 
 

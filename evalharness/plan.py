@@ -109,6 +109,21 @@ class UnitPlan:
 
 
 @dataclass(slots=True, kw_only=True)
+class AcrossUnit:
+    """What is made of all cells of one evaluator for one encoder: differences, means, slopes; it follows its members and is done again with any of them."""
+
+    key: str
+    suite: str | None
+    suite_version: int | None
+    task: str
+    encoder: str
+    alias: str
+    members: list[UnitPlan]
+    robust: dict[str, list[str]]
+    main: dict[str, Any] | None
+
+
+@dataclass(slots=True, kw_only=True)
 class TaskPlan:
     """What units of one task share."""
 
@@ -129,6 +144,7 @@ class Plan:
     views: dict[str, ViewPlan]
     fits: dict[str, FitPlan]
     units: list[UnitPlan]
+    across: list[AcrossUnit]
     limit: int | None
     dtype: str
 

@@ -11,12 +11,12 @@ import numpy as np
 from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse, check_registered
 from evalharness.errors import UsageError
 from evalharness.keys import canonical, digest
-from evalharness.plan import FitPlan, JobPlan, Plan, Segment, TablePlan, TaskPlan, UnitPlan, ViewPlan
+from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, Segment, TablePlan, TaskPlan, UnitPlan, ViewPlan
 from evalharness.pools import Pool, PoolMaker, TaskData
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.views import rows_digest
-from evalharness.suites import Selection, Task
+from evalharness.suites import Selection, Task, parse_fraction
 from evalharness.types import Array, EncoderSpec
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Planner:
         self._dtype = dtype
         self._limit = limit
         self._seed = seed
-        self._plan = Plan(encoders={}, tasks={}, views={}, fits={}, units=[], limit=limit, dtype=dtype)
+        self._plan = Plan(encoders={}, tasks={}, views={}, fits={}, units=[], across=[], limit=limit, dtype=dtype)
         self._tables: dict[Any, TablePlan] = {}
 
     def make(self, selections: Sequence[Selection], encoders: Iterable[EncoderUse]) -> Plan:
@@ -91,10 +91,35 @@ class Planner:
             cell = next(cell for cell in plan.cells if cell.alias == task.main.alias)
             self._add_unit(selection, plan, use, cell, [], reason, main=True)
             return
+        first = len(self._plan.units)
         for cell in plan.cells:
             because = cell.reason or _shift_reason(spec, cell)
             jobs = [] if because else [self._plan_job(plan, use, cell, job) for job in cell.jobs]
             self._add_unit(selection, plan, use, cell, jobs, because)
+        self._add_across(selection, plan, use, self._plan.units[first:])
+
+    def _add_across(self, selection: Selection, plan: TaskPlan, use: EncoderUse, units: Sequence[UnitPlan]) -> None:
+        """Plan what takes several cells of one evaluator."""
+        for alias in plan.task.file.evaluators:
+            members = [unit for unit in units if unit.cell.alias == alias and unit.reason is None]
+            if len(members) < 2:
+                continue
+            robust = {
+                name.partition(".")[2]: list(attacks) for name, attacks in plan.task.file.robust.items() if name.partition(".")[0] == alias
+            }
+            main = main_over_cells(plan.task) if alias == plan.task.main.alias else None
+            unit = AcrossUnit(
+                key=digest(["across", [member.key for member in members], robust, main]),
+                suite=selection.suite,
+                suite_version=selection.version,
+                task=_task_key(plan.task),
+                encoder=use.label,
+                alias=alias,
+                members=members,
+                robust=robust,
+                main=main,
+            )
+            self._plan.across.append(unit)
 
     def _add_unit(
         self,
@@ -135,7 +160,7 @@ class Planner:
             for job in jobs
         ]
         return [
-            [file.task, file.version, file.main, file.groups, file.data.cluster, file.robust],
+            [file.task, file.version, file.main, file.groups, file.data.cluster],
             [cell.evaluator.name, cell.params, cell.stamp, cell.target, cell.fit and cell.fit.name],
             [cell.codec.name, [list(link) for link in cell.codec.chain]],
             [cell.shift.name, cell.shift.severity, cell.shift.shift_type] if cell.shift else None,
@@ -168,6 +193,7 @@ class Planner:
             "shift_kind": shift.kind if shift else None,
             "shift_type": shift.shift_type if shift else None,
             "severity": shift.severity if shift else 0,
+            "regime": self._regime(use, shift),
             "made_on": FLOAT32 if shift and shift.mechanism == "attack" else None,
             "codec": cell.codec.name,
             "queries": cell.params.get("queries"),
@@ -175,6 +201,13 @@ class Planner:
             "seed": plan.seed,
             "protocols": {"encoder": use.stamp, "evaluator": cell.stamp, **({"shift": shift.stamp} if shift and shift.stamp else {})},
         }
+
+    def _regime(self, use: EncoderUse, shift: ShiftUse | None) -> str | None:
+        """Say whether the encoder was trained on a corruption; None where it does not declare what it was trained on."""
+        known = self._registry.get("encoder", use.reference).training_augmentations
+        if shift is None or shift.kind != "corruption" or known is None:
+            return None
+        return "seen" if shift.plugin in known else "unseen"
 
     def _prompt(self, use: EncoderUse, plan: TaskPlan) -> str | None:
         spec: EncoderSpec = self._registry.get("encoder", use.reference)
@@ -385,11 +418,9 @@ def _row_sets(data: TaskData) -> dict[str, str]:
 def is_main_cell(task: Task, cell: Cell) -> bool:
     """Say whether a cell is the one that the task names as its main cell."""
     where = task.main.where
-    if cell.alias != task.main.alias or "robust" in where:  # the main value under attack is made of several cells
+    if cell.alias != task.main.alias or main_over_cells(task) is not None:
         return False
-    fits = task.file.evaluators[cell.alias].fits or list(task.file.fits)
-    fit = where.get("fit", fits[0])
-    fit = fit if "/" in fit or task.file.fits[fit].draws == 1 else f"{fit}/0"  # of several draws the first is the one
+    fit = _main_fit(task)
     shift = where.get("shift", "clean")
     severity = where.get("severity", f"{cell.shift.severities[0]:g}" if cell.shift and cell.shift.severities else None)
     return (
@@ -399,3 +430,30 @@ def is_main_cell(task: Task, cell: Cell) -> bool:
         and cell.codec.name == where.get("codec", FLOAT32)
         and (cell.target is None or cell.target == where.get("target", task.file.data.targets[0]))
     )
+
+
+def _main_fit(task: Task) -> str:
+    """Return the fit that the main value is about, the first unless the task says otherwise."""
+    fits = task.file.evaluators[task.main.alias].fits or list(task.file.fits)
+    return str(task.main.where.get("fit", fits[0]))
+
+
+def main_over_cells(task: Task) -> dict[str, Any] | None:
+    """Return what the main record must match where it is made of several cells: those of several attacks, or of several draws of the fit."""
+    where, fit = task.main.where, _main_fit(task)
+    drawn = "/" not in fit and fit in task.file.fits and task.file.fits[fit].draws > 1
+    common = {"codec": where.get("codec", FLOAT32), "target": where.get("target", next(iter(task.file.data.targets), None))}
+    if "variant" in where:
+        common["variant"] = where["variant"]
+    if "robust" in where:
+        return {
+            "over": "attack",
+            "shift": "robust",
+            "severity": parse_fraction(where["robust"]),
+            "fit": f"{fit}/0" if drawn else fit,
+            **common,
+        }
+    if not drawn:
+        return None
+    severity = {"severity": parse_fraction(where["severity"])} if "severity" in where else {}
+    return {"over": "draw", "fit": fit, "shift": where.get("shift", "clean"), **severity, **common}

@@ -54,6 +54,7 @@ FIELDS = (
     "scope",
     "n",
     "n_units",
+    "p",
     "higher_is_better",
     "main",
     "status",
@@ -72,11 +73,18 @@ def record_key(record: Mapping[str, Any]) -> str:
 
 
 _WITHIN_CELL = ("metric", "statistic", "over", "reference", "group")
+_ACROSS = {"severity", "domain", "family", "draw", "attack"}
+
+
+def is_across(record: Mapping[str, Any]) -> bool:
+    """Say whether a record is made of several cells: a difference, or a statistic over severities, domains, families, draws or attacks."""
+    return record.get("reference") is not None or str(record.get("over") or "").partition(":")[0] in _ACROSS
 
 
 def cell_key(record: Mapping[str, Any]) -> str:
     """Return the canonical text of what sets the cell of a record apart: all its key fields but those that one unit writes several of."""
     fields = {field: record.get(field) for field in KEY_FIELDS if field not in _WITHIN_CELL}
+    fields["across"] = is_across(record)
     fields["params"] = {name: value for name, value in (record.get("params") or {}).items() if name != "variant"}
     return canonical(fields)
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from evalharness.embed import Embedder, PassSettings, Progress
-from evalharness.plan import Plan, TaskPlan, UnitPlan, ViewPlan, needed_views
+from evalharness.estimates import Items, restore_items
+from evalharness.plan import AcrossUnit, Plan, TaskPlan, UnitPlan, ViewPlan, needed_views
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.results import ResultsReader, RunWriter, UnitResult
 from evalharness.store.views import ViewCache
-from evalharness.summaries import Items, restore_items
 from evalharness.types import Column, UnitInfo
 from evalharness.walk import TaskWalk
 
@@ -55,13 +55,13 @@ class Runner:
         self._writer = writer
         self._on_unit = on_unit
         self._embedder = Embedder(registry, sources, cache, settings, progress)
-        self._waiting: list[tuple[UnitPlan, UnitResult, float]] = []
+        self._waiting: list[tuple[UnitPlan | AcrossUnit, UnitResult, float]] = []
         self._last_commit = time.monotonic()
         self._reader: ResultsReader | None = None
         self.report = RunReport()
 
-    def run(self, pending: Sequence[UnitPlan]) -> RunReport:
-        """Do the pending units, encoder by encoder.
+    def run(self, pending: Sequence[UnitPlan], across: Sequence[AcrossUnit] = ()) -> RunReport:
+        """Do the pending units, encoder by encoder, and after the cells of a task what is made of several of them.
 
         Raises:
             StoreError: results or views cannot be written; what was finished before is stored.
@@ -70,21 +70,23 @@ class Runner:
         try:
             for use in self._plan.encoders.values():
                 own = [unit for unit in pending if unit.encoder == use.label]
-                if own:
-                    self._run_encoder(use, own)
+                over = [unit for unit in across if unit.encoder == use.label]
+                if own or over:
+                    self._run_encoder(use, own, over)
         finally:
             self.report.rows_embedded = self._embedder.rows_embedded
             self._embedder.close()
         return self.report
 
-    def _run_encoder(self, use: EncoderUse, units: list[UnitPlan]) -> None:
+    def _run_encoder(self, use: EncoderUse, units: list[UnitPlan], across: list[AcrossUnit]) -> None:
         self._embedder.ensure(self._views(units, attacked=False), use)
-        for name in dict.fromkeys(unit.task for unit in units):
+        for name in dict.fromkeys([*(unit.task for unit in units), *(unit.task for unit in across)]):
             own = [unit for unit in units if unit.task == name]
             walk = TaskWalk(self._registry, self._plan, self._plan.tasks[name], use, self._embedder, self._stored)
             self._progress.start(f"{use.label}: scoring {name}", len(own))
             try:
                 self._walk(walk, use, own)
+                self._walk_across(walk, [unit for unit in across if unit.task == name])
             finally:
                 self._progress.stop()
                 self.report.fits += walk.num_fits
@@ -104,6 +106,17 @@ class Runner:
             self._done(unit, result, status, time.monotonic() - started)
         self._commit()
 
+    def _walk_across(self, walk: TaskWalk, units: list[AcrossUnit]) -> None:
+        """Make the records over several cells; whether they failed is told by the cells themselves."""
+        for unit in units:
+            started = time.monotonic()
+            result = walk.across(unit)
+            result.line |= {"seconds": round(time.monotonic() - started, 4)}
+            self._waiting.append((unit, result, result.line["seconds"]))
+            if self._writer is None:
+                self.report.results.append(result)
+        self._commit()
+
     def _views(self, units: Sequence[UnitPlan], *, attacked: bool) -> list[ViewPlan]:
         """Return the views of units, those of attacks through a fit apart, since the fit comes first; all severities together."""
         views = needed_views(self._plan, units)
@@ -119,7 +132,7 @@ class Runner:
             return {}
         if self._reader is None:
             self._reader = ResultsReader([self._writer.folder.parent])
-        return {facts["variant"]: restore_items(facts, stored.rows, stored.columns) for facts, stored in self._reader.unit_outcomes(key)}
+        return {facts["variant"]: restore_items(facts, stored) for facts, stored in self._reader.unit_outcomes(key)}
 
     # --- storing --------------------------------------------------------------------------------------------------
 
@@ -142,7 +155,7 @@ class Runner:
         unit = waiting[0][0]
         if self._writer is not None:
             self._write_rows(self._plan.tasks[unit.task], [result for _, result, _ in waiting])
-            self._writer.commit(unit.base["task"], unit.encoder, [result for _, result, _ in waiting])
+            self._writer.commit(unit.task, unit.encoder, [result for _, result, _ in waiting])
         for unit, result, seconds in waiting:
             self._tell(unit, result, seconds)
 
@@ -158,13 +171,13 @@ class Runner:
                     task.row_sets[part], links.ids, {"grade": Column(kind="number", values=links.grades), **links.columns}
                 )
 
-    def _tell(self, unit: UnitPlan, result: UnitResult, seconds: float) -> None:
+    def _tell(self, unit: UnitPlan | AcrossUnit, result: UnitResult, seconds: float) -> None:
         if self._on_unit is not None:
             info = UnitInfo(
                 key=unit.key,
-                task=unit.base["task"],
+                task=unit.task,
                 encoder=unit.encoder,
-                evaluator=unit.base["evaluator"],
+                evaluator=result.line["evaluator"],
                 status=result.line["status"],
                 seconds=seconds,
                 records=tuple(result.records),

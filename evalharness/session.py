@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.errors import UsageError
 from evalharness.keys import plain
-from evalharness.plan import Plan, UnitPlan
+from evalharness.plan import AcrossUnit, Plan, UnitPlan
 from evalharness.planner import Planner
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources, use_encoder
@@ -44,6 +44,15 @@ class Settings:
     force: bool = False
     command: str = ""
     live: Mapping[str, Encoder] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """What there is to do: cells, records over several cells, and finished units that only need their records under another suite's name."""
+
+    units: list[UnitPlan]
+    across: list[AcrossUnit]
+    adopt: list[UnitPlan | AcrossUnit]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,25 +105,29 @@ class Session:
         use = use if self.settings.out is not None else replace(use, cached=False)  # nothing is written without a results folder
         return replace(use, identity=self._overrides[use.label]) if use.label in self._overrides else use
 
-    def pending(self, plan: Plan) -> tuple[list[UnitPlan], list[UnitPlan]]:
-        """Return the units to do, and those that are done and only need their records under another suite's name."""
+    def pending(self, plan: Plan) -> Pending:
+        """Return what there is to do: what is not finished, or failed, and what is made of it."""
         if self.settings.out is None or self.settings.force:
-            return plan.units, []
+            return Pending(units=plan.units, across=plan.across, adopt=[])
         reader = ResultsReader([self.settings.out])
         finished = reader.finished()
         shown = {(record["suite"], record["unit"]) for record in reader.records()}
         done = {key for (_, key), line in finished.items() if line["status"] != "failed"}
-        todo: list[UnitPlan] = []
-        adopt: list[UnitPlan] = []
-        for unit in plan.units:
-            line = finished.get((unit.suite, unit.key))
-            if line is not None and line["status"] != "failed" and (unit.suite, unit.key) in shown:
-                continue
-            # Done, but under another suite's name, or hidden by a newer state of the same cell: its records become the newest again.
-            (adopt if unit.key in done else todo).append(unit)
         uncached = {label for label, use in plan.encoders.items() if use.identity.kind == "none"}
-        redo = [unit for unit in plan.units if unit.encoder in uncached]
-        return [*[unit for unit in todo if unit.encoder not in uncached], *redo], adopt
+        todo = [unit for unit in plan.units if unit.encoder in uncached or unit.key not in done]
+        again = {unit.key for unit in todo}
+        across = [unit for unit in plan.across if unit.key not in done or any(member.key in again for member in unit.members)]
+        again |= {unit.key for unit in across}
+
+        def hidden(unit: UnitPlan | AcrossUnit) -> bool:
+            """Say whether a unit is done, but under another suite's name, or hidden by a newer state of the same cell."""
+            line = finished.get((unit.suite, unit.key))
+            recorded = isinstance(unit, UnitPlan) or reader.has_records(unit.key)
+            return line is None or line["status"] == "failed" or (recorded and (unit.suite, unit.key) not in shown)
+
+        every: list[UnitPlan | AcrossUnit] = [*plan.units, *plan.across]
+        adopt = [unit for unit in every if unit.key not in again and hidden(unit)]
+        return Pending(units=todo, across=across, adopt=adopt)
 
     def run(self, selections: Sequence[Selection], encoders: Sequence[str | EncoderUse]) -> Outcome:
         """Do what is not done yet.
@@ -126,11 +139,12 @@ class Session:
             plan = self.plan(selections, encoders)
             if self.settings.out is not None:
                 check_writable(self.settings.out)
-            todo, adopt = self.pending(plan)
+            pending = self.pending(plan)
+            todo, adopt = pending.units, pending.adopt
             writer = self._writer(plan)
             if adopt and writer is not None:
                 self._adopt(writer, adopt)
-            if not todo:
+            if not todo and not pending.across:
                 return Outcome(
                     plan=plan,
                     pending=0,
@@ -138,7 +152,7 @@ class Session:
                     report=None,
                     folder=writer.folder if writer is not None and adopt else None,
                 )
-            report = self._execute(plan, todo, writer)
+            report = self._execute(plan, pending, writer)
             if report is not None:
                 return Outcome(
                     plan=plan,
@@ -148,7 +162,7 @@ class Session:
                     folder=writer.folder if writer else None,
                 )
 
-    def _execute(self, plan: Plan, todo: list[UnitPlan], writer: RunWriter | None) -> RunReport | None:
+    def _execute(self, plan: Plan, pending: Pending, writer: RunWriter | None) -> RunReport | None:
         """Run the units; None means that an encoder turned out to be another one and all must be planned again."""
         from evalharness.embed import IdentityChangedError, PassSettings
         from evalharness.run import Runner
@@ -165,14 +179,14 @@ class Session:
             folder=writer.folder if writer else None,
             encoders=tuple(plan.encoders),
             tasks=tuple(task.task.name for task in plan.tasks.values()),
-            num_units=len(todo),
+            num_units=len(pending.units),
         )
         self._observe("evalharness_run_started", run=info)
         runner = Runner(
             self.registry, self.sources, plan, settings, self.progress, writer=writer, cache=ViewCache(), on_unit=self._unit_observer()
         )
         try:
-            report = runner.run(todo)
+            report = runner.run(pending.units, pending.across)
         except IdentityChangedError as error:
             self.progress.say(
                 f"encoder `{error.label}` no longer gives the vectors stored for it: they are not used, and it is measured anew"
@@ -193,7 +207,7 @@ class Session:
             except Exception:
                 LOG.exception("observer of plugin `%s` raised in %s", implementation.plugin_name, hook)
 
-    def _adopt(self, writer: RunWriter, units: Sequence[UnitPlan]) -> None:
+    def _adopt(self, writer: RunWriter, units: Sequence[UnitPlan | AcrossUnit]) -> None:
         """Write the records of finished units again, under the suite's name; nothing is computed."""
         assert self.settings.out is not None
         reader = ResultsReader([self.settings.out])
@@ -204,7 +218,7 @@ class Session:
             named = {"suite": unit.suite, "suite_version": unit.suite_version}
             records = [{**record, **named} for record in reader.unit_records(unit.key, suite)]
             results.append(UnitResult(key=unit.key, line={**line, "suite": unit.suite}, records=records))
-        writer.commit(units[0].base["task"], units[0].encoder, results)
+        writer.commit(units[0].task, units[0].encoder, results)
 
     def _writer(self, plan: Plan) -> RunWriter | None:
         if self.settings.out is None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from evalharness.cells import FLOAT32, Cell, CodecUse
-from evalharness.contrasts import contrast_records, robust_record
+from evalharness.across import AcrossPlan, CellResult, across_records
 from evalharness.embed import Embedder, Head
 from evalharness.errors import EvalHarnessError, PluginError, StoreError, VectorsError
+from evalharness.estimates import Items, Resampler
 from evalharness.keys import seed_of, strict
-from evalharness.plan import FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPlan
+from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPlan
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse
 from evalharness.store.results import StoredOutcome, UnitResult, compact, variant_name
-from evalharness.suites import parse_fraction
-from evalharness.summaries import Items, Resampler, SummaryPlan, empty_record, summarise
+from evalharness.summaries import SummaryPlan, empty_record, summarise
 from evalharness.tables import TableMaker, align, cross
 from evalharness.types import Array, Codec, Column, EncoderSpec, EvaluatorSpec, Outcome, Side
 
@@ -54,7 +53,7 @@ class TaskWalk:
         self._uses: Counter[str] = Counter()
         self._label = use.label
         self._resampler = Resampler(task.seed)
-        self._units = {cell_mark(unit.cell): unit for unit in plan.units if unit.encoder == use.label and unit.task == task.task.name}
+        self._reasons: dict[str, str] = {}
         self._kept: dict[str, dict[str, Items]] = {}
         self._stored = stored
         self.num_fits = 0
@@ -161,7 +160,7 @@ class TaskWalk:
         try:
             outcomes = self._score(unit)
             self._kept[unit.key] = {items.variant: items for items in outcomes}
-            records = [*summarise(plan, outcomes, self._resampler), *self._contrasts(unit, plan, outcomes), *self._robust(unit, plan)]
+            records = list(summarise(plan, outcomes, self._resampler))
         except StoreError as error:
             if any(reason == str(error) for reason in self._embedder.failed.values()):
                 return self._failed(plan, line, str(error))
@@ -172,17 +171,41 @@ class TaskWalk:
         line |= {
             "status": status,
             "details": self._details(unit, outcomes),
-            "outcomes": [describe_items(items) for items in outcomes if len(items.columns)],
+            "outcomes": [describe_items(items) for items in outcomes],
             "row_sets": {items.part: self.task.row_sets.get(items.part) for items in outcomes},
         }
-        stored = [
-            StoredOutcome(variant=items.variant, rows=items.rows, columns=_stored_columns(items))
-            for items in outcomes
-            if len(items.columns)
-        ]
+        stored = [StoredOutcome(variant=items.variant, rows=items.rows, columns=_stored_columns(items)) for items in outcomes]
         return UnitResult(key=unit.key, line=line, records=records, outcomes=stored), status
 
     # --- several cells at once ------------------------------------------------------------------------------------
+
+    def across(self, unit: AcrossUnit) -> UnitResult:
+        """Make the records that take several cells of one evaluator; a cell that failed fails those that it belongs to."""
+        first = unit.members[0]
+        plan = replace(self._summary_plan(first), main_cell=False, unit=unit.key)
+        cells = [self._cell_result(member) for member in unit.members]
+        bad = next((cell for cell in cells if not cell.items), None)
+        line = {
+            "unit": unit.key,
+            "suite": unit.suite,
+            "task": unit.task,
+            "encoder": unit.encoder,
+            "evaluator": first.base["evaluator"],
+            "alias": unit.alias,
+            "status": "measured" if bad is None else "failed",
+            "reason": None if bad is None else bad.reason,
+            "members": [member.key for member in unit.members],
+        }
+        try:
+            records = list(across_records(AcrossPlan(summary=plan, robust=unit.robust, main=unit.main), cells, self._resampler))
+        except Exception as error:  # noqa: BLE001 (a plugin's reducer may raise anything)
+            return self._failed(plan, line, self._reason(error, first.cell.evaluator.name))[0]
+        return UnitResult(key=unit.key, line=line, records=records)
+
+    def _cell_result(self, unit: UnitPlan) -> CellResult:
+        items = self._items_of(unit)
+        status = "measured" if items else "failed"
+        return CellResult(base=unit.base, items=items, status=status, reason=None if items else self._reasons.get(unit.key, "failed"))
 
     def _items_of(self, unit: UnitPlan) -> dict[str, Items]:
         """Return the outcomes of an earlier unit by variant, from memory or from what is stored; empty where it has none."""
@@ -194,46 +217,10 @@ class TaskWalk:
             self._kept[unit.key] = found
         return self._kept[unit.key]
 
-    def _contrasts(self, unit: UnitPlan, plan: SummaryPlan, outcomes: Sequence[Items]) -> Iterator[dict[str, Any]]:
-        """Yield differences to the clean cell and to the float32 cell, each with all else equal."""
-        cell = unit.cell
-        for reference, other_cell in (("clean", replace(cell, shift=None)), (FLOAT32, replace(cell, codec=CodecUse(name=FLOAT32)))):
-            other = self._units.get(cell_mark(other_cell))
-            if other is not None and other.key != unit.key and other.reason is None:
-                yield from contrast_records(plan, outcomes, self._items_of(other), reference, self._resampler)
-
-    def _robust(self, unit: UnitPlan, plan: SummaryPlan) -> Iterator[dict[str, Any]]:
-        """Yield the per-item minimum over attacks once the last of them is scored."""
-        shift = unit.cell.shift
-        for name, attacks in self.task.task.file.robust.items():
-            alias, _, metric_name = name.partition(".")
-            if shift is None or alias != unit.cell.alias or shift.name != self._last_attack(attacks) or unit.cell.codec.chain:
-                continue
-            metric = next((info for info in unit.cell.evaluator.metrics if info.name == metric_name), None)
-            if metric is None or len(metric.columns) != 1:
-                raise PluginError(f"`robust: {name}`: expected a metric that is the mean of one column")
-            uses = [use for use in self.task.shifts if use.name in attacks and use.severity == shift.severity]
-            units = [self._units[cell_mark(replace(unit.cell, shift=use))] for use in [None, *uses]]
-            found = [next(iter(self._items_of(each).values()), None) for each in units]
-            base = replace(plan, base={**plan.base, "shift": "robust"}, main_cell=self._is_robust_main(name, shift.severity))
-            over = f"attack:{','.join(attacks)}"
-            if any(items is None for items in found):
-                yield empty_record(base, "failed", "an attack of the list has no result") | {"over": over}
-            else:
-                clean, *attacked = [items for items in found if items is not None]
-                yield robust_record(base, metric, clean, attacked, self._resampler, over=over, main=base.main_cell)
-
-    def _last_attack(self, attacks: Sequence[str]) -> str:
-        return [use.name for use in self.task.shifts if use.name in attacks][-1]
-
-    def _is_robust_main(self, name: str, severity: float) -> bool:
-        main = self.task.task.main
-        return (
-            "robust" in main.where and name == f"{main.alias}.{main.metric}" and abs(parse_fraction(main.where["robust"]) - severity) < 1e-9
-        )
-
     def _failed(self, plan: SummaryPlan, line: dict[str, Any], reason: str) -> tuple[UnitResult, str]:
         line |= {"status": "failed", "reason": reason}
+        self._reasons[plan.unit] = reason
+        self._kept[plan.unit] = {}
         return UnitResult(key=plan.unit, line=line, records=[empty_record(plan, "failed", reason)]), "failed"
 
     def _reason(self, error: Exception, evaluator: str) -> str:
@@ -252,17 +239,16 @@ class TaskWalk:
             if items.scalars:
                 own["scalars"] = strict(items.scalars)
             if items.replicates:
-                own["replicates"] = {
-                    name: strict([round(float(value), 7) for value in values]) for name, values in items.replicates.items()
-                }
+                own["replicates"] = {name: strict([float(value) for value in values]) for name, values in items.replicates.items()}
             details[items.variant or "all"] = own
         return details
 
     def _summary_plan(self, unit: UnitPlan) -> SummaryPlan:
-        main = self.task.task.main
+        main, spec = self.task.task.main, unit.cell.evaluator
         return SummaryPlan(
             base=unit.base,
-            evaluator=unit.cell.evaluator,
+            metrics=spec.metrics,
+            main_metrics=frozenset({spec.main, main.metric} if unit.cell.alias == main.alias else {spec.main}),
             params=unit.cell.params,
             main_cell=unit.main,
             main_metric=main.metric,
@@ -337,7 +323,7 @@ class TaskWalk:
             columns=columns,
             clusters=clusters,
             scalars=dict(outcome.scalars),
-            replicates={name: np.asarray(values) for name, values in outcome.replicates.items()},
+            replicates={name: np.round(np.asarray(values, dtype=np.float64), 7) for name, values in outcome.replicates.items()},
             details=dict(outcome.details),
             status=outcome.status,
             reason=outcome.reason,
@@ -361,18 +347,6 @@ class TaskWalk:
         return np.where(column.values < 0, len(column.names) + np.arange(len(column)), column.values)[rows]
 
 
-def cell_mark(cell: Cell) -> tuple[Any, ...]:
-    """Return what sets the cells of one task apart."""
-    shift = cell.shift
-    return (
-        cell.alias,
-        cell.fit.name if cell.fit else None,
-        cell.target,
-        (shift.name, shift.severity, str(shift.select)) if shift else None,
-        cell.codec.name,
-    )
-
-
 def describe_items(items: Items) -> dict[str, Any]:
     """Return what must be known, beside the stored columns, to take up an outcome again."""
     return {
@@ -382,6 +356,7 @@ def describe_items(items: Items) -> dict[str, Any]:
         "cluster": items.cluster_name,
         "num_classes": items.num_classes,
         "status": items.status,
+        "reason": items.reason,
     }
 
 

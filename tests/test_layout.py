@@ -24,7 +24,7 @@ LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
     "registry suites selection store vectors adapters transforms probes identify",
-    "stamp pools cells plan planner embed devices tables summaries contrasts estimate walk",
+    "stamp pools cells plan planner embed devices tables estimates joint summaries across estimate walk",
     "session run leaderboard testing checkup api",
     "cli",
 )

@@ -130,11 +130,12 @@ def test_a_limit_holds_over_all_folds(run_tasks, write_task, tmp_path):
     assert main_of(tmp_path)["n"] == 100
 
 
-def test_of_several_draws_the_first_is_the_main_one(run_tasks, write_task, tmp_path):
+def test_of_several_draws_the_mean_is_the_main_one(run_tasks, write_task, tmp_path):
     body = "data: {dataset: toy, target: label}\nfits: {few: {budget: 4/class, draws: 3}}\nevaluators: {centroid: {use: centroid}}\nmain: centroid.accuracy\n"
     run_tasks(write_task(body))
 
-    assert main_of(tmp_path)["fit"] == "few/0"
+    main = main_of(tmp_path)
+    assert (main["fit"], main["statistic"], main["over"]) == ("few", "mean", "draw")
 
 
 def test_of_several_severities_the_first_is_the_main_one(run_tasks, write_task, tmp_path):

@@ -186,7 +186,7 @@ def test_a_plugin_metric_gets_interval_groups_and_pairs_without_core_code(run_ta
     assert whole["method"] == "bootstrap-bca"
     assert whole["low"] < whole["value"] <= whole["high"]
     assert {record["group"] for record in rows if record["statistic"] == "value"} == {None, "colour=red", "colour=blue"}
-    assert {record["statistic"] for record in rows} == {"value", "worst", "gap"}
+    assert {record["statistic"] for record in rows} == {"value", "worst", "gap", "ratio"}
 
     a, b = (
         reader.outcome(next(r for r in rows if r["encoder"] == name and r["group"] is None)).columns for name in ("counting", "doubling")

@@ -122,7 +122,7 @@ def _print_plan(registry: Registry, session: Session, selections: list[Selection
     from evalharness.estimate import estimate_plan
 
     plan: Plan = session.plan(selections, choose_encoders(registry, selections, encoders))
-    todo, _ = session.pending(plan)
+    todo = session.pending(plan).units
     rows = estimate_plan(plan, todo)
     print(tabulate(rows.table, rows.headings, tablefmt="simple", disable_numparse=True))
     print()

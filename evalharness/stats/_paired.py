@@ -118,35 +118,6 @@ def _random_signs(units: int, flips: int, generator: np.random.Generator) -> Ite
         yield np.unpackbits(packed, axis=1, count=units).astype(np.float64)
 
 
-def holm(p: Any) -> Array:
-    """Adjust p values for their number, stepping down.
-
-    >>> holm([0.01, 0.04, 0.03, 0.005])
-    array([0.03, 0.06, 0.06, 0.02])
-
-    Args:
-        p: (H,) p values in [0, 1]; NaN marks a test that was not made and stays NaN.
-
-    Returns:
-        (H,) adjusted p values in the order given.
-
-    Raises:
-        UsageError: a value lies outside [0, 1].
-
-    Source:
-        Holm 1979.
-    """
-    values = as_vector(p, "p")
-    made = np.flatnonzero(~np.isnan(values))
-    if ((values[made] < 0) | (values[made] > 1)).any():
-        raise UsageError(f"`p` must lie in [0, 1], got {values[made].min()} to {values[made].max()}")
-    order = made[np.argsort(values[made], kind="stable")]
-    stepped = np.maximum.accumulate(values[order] * np.arange(len(order), 0, -1))
-    adjusted = np.full(len(values), np.nan)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return adjusted
-
-
 class PairedDifference(NamedTuple):
     """Hold a paired difference a - b, its interval and two-sided p; ``p`` is 1 where the two never differ."""
 

@@ -236,9 +236,9 @@ def r2(truth: Array, prediction: Array, weights: Array) -> Array:
 NUM_BINS = 15
 
 
-def assign_bins(confidence: Array) -> Array:
+def assign_bins(confidence: Array, num_bins: int = NUM_BINS) -> Array:
     """Return the bin (M,) of each confidence: open below, closed above, 0 in the first."""
-    return np.asarray(np.clip(np.ceil(confidence.astype(np.float64) * NUM_BINS) - 1, 0, NUM_BINS - 1), dtype=np.int64)
+    return np.asarray(np.clip(np.ceil(confidence.astype(np.float64) * num_bins) - 1, 0, num_bins - 1), dtype=np.int64)
 
 
 @make_reducer

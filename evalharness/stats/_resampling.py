@@ -45,10 +45,17 @@ def count_blocks(
     codes, num_units = unit_codes(n, clusters)
     if resamples < 0:
         raise UsageError(f"`resamples` must not be negative, got {resamples}")
-    rows = max(1, int(block_bytes // (_BYTES_A_DRAW * num_units + n)))
-    for start in range(0, resamples, rows):
-        drawn = _tally(min(rows, resamples - start), num_units, generator)
+    for drawn in unit_blocks(num_units, resamples, generator, row_bytes=n, block_bytes=block_bytes):
         yield drawn if clusters is None else drawn[:, codes]
+
+
+def unit_blocks(
+    num_units: int, resamples: int, generator: np.random.Generator, *, row_bytes: int = 0, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Array]:
+    """Yield blocks of how often each unit is drawn, (r, U) int8; ``row_bytes`` is what the caller makes of each row."""
+    rows = max(1, int(block_bytes // (_BYTES_A_DRAW * num_units + row_bytes)))
+    for start in range(0, resamples, rows):
+        yield _tally(min(rows, resamples - start), num_units, generator)
 
 
 def _tally(rows: int, num_units: int, generator: np.random.Generator) -> Array:

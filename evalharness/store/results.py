@@ -206,6 +206,10 @@ class ResultsReader:
                 unit_of[cell_key(record)] = record["unit"]
         return [record for record in newest.values() if unit_of[cell_key(record)] == record["unit"]]
 
+    def has_records(self, key: str) -> bool:
+        """Say whether a unit ever wrote a record."""
+        return any(record["unit"] == key for run in self.runs for record in run.records)
+
     def unit_outcomes(self, key: str) -> list[tuple[Mapping[str, Any], StoredOutcome]]:
         """Return what the newest line of a unit says of its outcomes, and their items; empty where it has none."""
         lines = [line for run in self.runs for line in run.units if line["unit"] == key and line["status"] != "failed"]
@@ -214,7 +218,11 @@ class ResultsReader:
         path = next((run.folder.parent / lines[-1]["file"] for run in self.runs if (run.folder.parent / lines[-1]["file"]).is_file()), None)
         if path is None:
             raise StoreError(f"outcome file `{lines[-1]['file']}` is missing")
-        return [(facts, read_outcome(path, key, facts["variant"])) for facts in lines[-1].get("outcomes", [])]
+        details = lines[-1].get("details", {})
+        return [
+            ({**details.get(facts["variant"] or "all", {}), **facts}, read_outcome(path, key, facts["variant"]))
+            for facts in lines[-1].get("outcomes", [])
+        ]
 
     def unit_records(self, key: str, suite: str | None) -> list[dict[str, Any]]:
         """Return the newest run's records of one unit under one suite."""

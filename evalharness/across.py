@@ -1,0 +1,376 @@
+"""Records over several cells of one evaluator: differences to a reference, means over severities, domains, families and draws, slopes, and the worst of several attacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from evalharness import stats
+from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing
+from evalharness.joint import Joint
+from evalharness.summaries import SummaryPlan, empty_record, extreme_records, make_metric_record
+from evalharness.types import MetricInfo
+
+Record = dict[str, Any]
+CLEAN, FLOAT32 = "clean", "float32"
+REFERENCES = (CLEAN, FLOAT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class CellResult:
+    """Hold what became of one cell: its record fields and its items by variant, none where it failed or was not applicable."""
+
+    base: Mapping[str, Any]
+    items: Mapping[str, Items]
+    status: str
+    reason: str | None = None
+
+    def key(self, *less: str) -> tuple[Any, ...]:
+        """Return what sets the cell apart within its evaluator, without some of the axes."""
+        return tuple(self.base[name] for name in ("fit", "target", "shift", "severity", "codec", "selection") if name not in less)
+
+
+@dataclass(slots=True, kw_only=True)
+class AcrossPlan:
+    """Hold what the records over cells need: the plan that they share, the attacks of each metric, and what the main record must match."""
+
+    summary: SummaryPlan
+    robust: Mapping[str, Sequence[str]] = field(default_factory=dict)  # metric -> attacks, in the order of the task
+    main: Mapping[str, Any] | None = None  # fields of the main record, where it runs over several cells
+
+    def is_main(self, base: Mapping[str, Any], metric: MetricInfo, over: str, variant: str | None = None, *, first: bool = True) -> bool:
+        """Say whether a record over cells is the task's main one; without a variant named, the first one is."""
+        if self.main is None or metric.name != self.summary.main_metric:
+            return False
+        wanted = {"over": over.partition(":")[0], "variant": variant, **base}
+        free = {name for name in ("fit", "target", "variant") if wanted.get(name) is None}
+        return ("variant" in self.main or first) and all(
+            _equal(wanted[name], value) for name, value in self.main.items() if name not in free
+        )
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+        return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(first == second)
+
+
+def across_records(plan: AcrossPlan, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    """Yield every record that takes more than one cell of an evaluator."""
+    known = [cell for cell in cells if cell.status != "not_applicable"]
+    for metric in plan.summary.metrics:
+        if metric.name in plan.summary.main_metrics:
+            yield from _reference_records(plan, metric, known, resampler)
+            yield from _severity_records(plan, metric, known, resampler)
+            yield from _domain_records(plan, metric, known, resampler)
+            yield from _family_records(plan, metric, known, resampler)
+            yield from _draw_records(plan, metric, known, resampler)
+        if metric.name in plan.robust:
+            yield from _robust_records(plan, metric, known, resampler)
+
+
+def _group(cells: Sequence[CellResult], key: Callable[[CellResult], Any]) -> dict[Any, list[CellResult]]:
+    found: dict[Any, list[CellResult]] = {}
+    for cell in cells:
+        found.setdefault(key(cell), []).append(cell)
+    return found
+
+
+def _variants(metric: MetricInfo, cells: Sequence[CellResult]) -> list[str]:
+    """Return the variants that every cell has the metric's columns of, in the order of the first cell."""
+    if not cells:
+        return []
+    return [name for name in cells[0].items if all(name in cell.items and cell.items[name].has(metric) for cell in cells)]
+
+
+def _lacking(cells: Sequence[CellResult], label: Callable[[CellResult], str]) -> str | None:
+    """Return why a record over these cells cannot be made: no row is dropped from a mean because its cell failed."""
+    bad = [cell for cell in cells if not cell.items]
+    return f"not measured: {', '.join(label(cell) for cell in bad)} ({bad[0].reason or bad[0].status})" if bad else None
+
+
+# --- differences to a reference cell ------------------------------------------------------------------------------
+
+
+def _reference_of(cell: CellResult, reference: str, cells: Sequence[CellResult]) -> CellResult | None:
+    """Return the cell with all else equal; the clean cell of another domain has other rows."""
+    if reference == CLEAN:
+        if cell.base["shift"] == CLEAN:
+            return None
+        found = [other for other in cells if other.base["shift"] == CLEAN and other.key(*_SHIFT) == cell.key(*_SHIFT)]
+    else:
+        if cell.base["codec"] == FLOAT32:
+            return None
+        found = [other for other in cells if other.base["codec"] == FLOAT32 and other.key("codec") == cell.key("codec")]
+    return found[0] if found else None
+
+
+_SHIFT = ("shift", "severity", "selection")
+
+
+def _matched(items: Items, reference: Items, base: Mapping[str, Any]) -> Items:
+    """Return the reference's items; those of the rows whose inputs were changed, where only some were."""
+    if base["shift_kind"] == "domain" or len(items.rows) >= len(reference.rows):
+        return reference
+    shared = np.isin(reference.rows, items.rows)
+    return reference.take(np.flatnonzero(shared)) if int(shared.sum()) == len(items.rows) else reference
+
+
+def _reference_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    for cell in cells:
+        for reference in REFERENCES:
+            other = _reference_of(cell, reference, cells)
+            if other is None:
+                continue
+            for variant in _variants(metric, [cell, other]):
+                items = cell.items[variant]
+                joint = Joint(metric, [items, _matched(items, other.items[variant], cell.base)], resampler)
+                fields: dict[str, Any] = {"base": cell.base, "reference": reference}
+                yield make_metric_record(plan.summary, items, metric, joint.combine([1.0, -1.0]), statistic="difference", **fields)
+                if metric.low >= 0:
+                    yield make_metric_record(plan.summary, items, metric, joint.ratio(), statistic="ratio", **fields)
+
+
+# --- severities ---------------------------------------------------------------------------------------------------
+
+
+def _severity_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    shifted = [cell for cell in cells if cell.base["shift"] != CLEAN and cell.base["shift_kind"] not in ("domain", "attack")]
+    for group in _group(shifted, lambda cell: cell.key("severity")).values():
+        if len(group) < 2:
+            continue
+        ordered = sorted(group, key=lambda cell: float(cell.base["severity"]))
+        base = {**ordered[0].base, "severity": None}
+        because = _lacking(ordered, lambda cell: f"severity {cell.base['severity']:g}")
+        if because:
+            yield _failed(plan, metric, base, "mean", "severity", because)
+            continue
+        for variant in _variants(metric, ordered):
+            yield from _along(plan, metric, ordered, variant, base, cells, resampler)
+
+
+def _along(
+    plan: AcrossPlan,
+    metric: MetricInfo,
+    ordered: Sequence[CellResult],
+    variant: str,
+    base: Mapping[str, Any],
+    cells: Sequence[CellResult],
+    resampler: Resampler,
+) -> Iterator[Record]:
+    """Yield mean, mean difference to clean, and slope over the severities of one shift."""
+    pieces = [cell.items[variant] for cell in ordered]
+    severities = [float(cell.base["severity"]) for cell in ordered]
+    clean = _clean_piece(metric, ordered[0], variant, cells)
+    joint = Joint(metric, [*pieces, *clean], resampler)
+    share = 1 / len(pieces)
+    rest = [0.0] * len(clean)
+
+    def record(weights: Sequence[float], statistic: str, reference: str | None = None) -> Record:
+        found = joint.combine(weights)
+        return make_metric_record(
+            plan.summary, pieces[0], metric, found, statistic=statistic, over="severity", reference=reference, base=base
+        )
+
+    yield record([*[share] * len(pieces), *rest], "mean")
+    if clean:
+        yield record([*[share] * len(pieces), -1.0], "difference", CLEAN)
+    places = np.array([*severities, *rest])  # the clean cell lies at severity 0
+    centred = places - places.mean()
+    yield record(list(centred / np.square(centred).sum()), "slope")
+
+
+def _clean_piece(metric: MetricInfo, cell: CellResult, variant: str, cells: Sequence[CellResult]) -> list[Items]:
+    """Return the clean cell's items in a list, which is empty where there are none."""
+    other = _reference_of(cell, CLEAN, cells)
+    if other is None or variant not in other.items or not other.items[variant].has(metric):
+        return []
+    return [_matched(cell.items[variant], other.items[variant], cell.base)]
+
+
+# --- domains ------------------------------------------------------------------------------------------------------
+
+
+def _domain_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    shifted = [cell for cell in cells if cell.base["shift_kind"] == "domain"]
+    for group in _group(shifted, lambda cell: cell.key("selection", "severity")).values():
+        if len(group) < 2:
+            continue
+        base = {**group[0].base, "selection": joined_selection([cell.base["selection"] for cell in group])}
+        because = _lacking(group, lambda cell: inside(cell.base["selection"]))
+        if because:
+            yield _failed(plan, metric, base, "mean", "domain", because)
+            continue
+        for variant in _variants(metric, group):
+            yield from _over_domains(plan, metric, group, variant, base, cells, resampler)
+
+
+def _over_domains(
+    plan: AcrossPlan,
+    metric: MetricInfo,
+    group: Sequence[CellResult],
+    variant: str,
+    base: Mapping[str, Any],
+    cells: Sequence[CellResult],
+    resampler: Resampler,
+) -> Iterator[Record]:
+    """Yield the unweighted mean over domains, its difference to the clean cell, and the worst domain with a bound over all."""
+    pieces = [cell.items[variant] for cell in group]
+    clean = _clean_piece(metric, group[0], variant, cells)
+    joint = Joint(metric, [*pieces, *clean], resampler)
+    share = [1 / len(pieces)] * len(pieces)
+    plain: dict[str, Any] = {"over": "domain", "base": base}
+    yield make_metric_record(plan.summary, pieces[0], metric, joint.combine([*share, *[0.0] * len(clean)]), statistic="mean", **plain)
+    if clean:
+        found = joint.combine([*share, -1.0])
+        yield make_metric_record(plan.summary, pieces[0], metric, found, statistic="difference", reference=CLEAN, **plain)
+    level = stats.simultaneous_level(LEVEL, len(group))
+    wide = {inside(cell.base["selection"]): estimate(metric, piece, resampler, level) for cell, piece in zip(group, pieces, strict=True)}
+    if len(wide) == len(group) and not pieces[0].episodic:
+        yield from extreme_records(replace(plan.summary, base=base), pieces[0], metric, "domain", wide)
+
+
+def inside(selection: str | None) -> str:
+    """Return the row filter of a selection, a limit being none.
+
+    >>> inside("test[domain=photo][limit=100]")
+    'domain=photo'
+    """
+    return next((part.rstrip("]") for part in (selection or "").split("[")[1:] if not part.startswith("limit=")), "")
+
+
+def joined_selection(selections: Sequence[str]) -> str:
+    """Return one name for the rows of several selections.
+
+    >>> joined_selection(["test[domain=a]", "test[domain=b]"])
+    'test[domain=a|b]'
+    """
+    filters = [inside(selection) for selection in selections]
+    names = {text.rpartition("=")[0] for text in filters}
+    name = f"{names.pop()}={'|'.join(text.rpartition('=')[2] for text in filters)}" if len(names) == 1 else " or ".join(filters)
+    return selections[0].replace(f"[{filters[0]}]", f"[{name}]") if filters[0] else " or ".join(selections)
+
+
+# --- families of corruptions --------------------------------------------------------------------------------------
+
+
+def _family_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    shifted = [cell for cell in cells if cell.base["shift_kind"] == "corruption"]
+    for group in _group(shifted, lambda cell: cell.key("shift", "severity")).values():
+        families = _group(group, lambda cell: cell.base["shift"])
+        base = {**group[0].base, "shift": "corruption", "severity": None, "shift_type": None, "regime": None, "protocols": None}
+        if len(families) < 2:
+            continue
+        because = _lacking(group, lambda cell: f"{cell.base['shift']} {cell.base['severity']:g}")
+        if because:
+            yield _failed(plan, metric, base, "mean", "family", because)
+            continue
+        for variant in _variants(metric, group):
+            yield from _over_families(plan, metric, group, variant, base, resampler)
+
+
+def _over_families(
+    plan: AcrossPlan, metric: MetricInfo, group: Sequence[CellResult], variant: str, base: Mapping[str, Any], resampler: Resampler
+) -> Iterator[Record]:
+    """Yield the mean over families, each first averaged over its severities; seen and unseen ones apart, and their difference."""
+    pieces = [cell.items[variant] for cell in group]
+    joint = Joint(metric, pieces, resampler)
+
+    def record(weights: Sequence[float], statistic: str, over: str, reference: str | None = None) -> Record:
+        found = joint.combine(weights)
+        regime = over.partition(":")[2] or None
+        own = {**base, "regime": regime}
+        return make_metric_record(plan.summary, pieces[0], metric, found, statistic=statistic, over=over, reference=reference, base=own)
+
+    yield record(_family_weights(group, None), "mean", "family")
+    regimes = {regime: _family_weights(group, regime) for regime in ("seen", "unseen")}
+    for regime, weights in regimes.items():
+        if any(weights):
+            yield record(weights, "mean", f"family:{regime}")
+    if all(any(weights) for weights in regimes.values()):
+        gap = [new - old for new, old in zip(regimes["unseen"], regimes["seen"], strict=True)]
+        yield record(gap, "difference", "family:unseen", "family:seen")
+
+
+def _family_weights(group: Sequence[CellResult], regime: str | None) -> list[float]:
+    """Return a weight a cell: families count alike, and so do the severities of each."""
+    chosen = [cell for cell in group if regime is None or cell.base["regime"] == regime]
+    families = _group(chosen, lambda cell: cell.base["shift"])
+    return [1 / (len(families) * len(families[cell.base["shift"]])) if cell in chosen else 0.0 for cell in group]
+
+
+# --- draws of training rows ---------------------------------------------------------------------------------------
+
+
+def _draw_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    drawn = [cell for cell in cells if "/" in str(cell.base["fit"] or "")]
+    for group in _group(drawn, lambda cell: (str(cell.base["fit"]).rpartition("/")[0], *cell.key("fit"))).values():
+        if len(group) < 2:
+            continue
+        base = {**group[0].base, "fit": str(group[0].base["fit"]).rpartition("/")[0]}
+        because = _lacking(group, lambda cell: f"draw {cell.base['fit']}")
+        if because:
+            yield _failed(plan, metric, base, "mean", "draw", because, main=plan.is_main(base, metric, "draw"))
+            continue
+        for at, variant in enumerate(_variants(metric, group)):
+            pieces = [cell.items[variant] for cell in group]
+            joint = Joint(metric, pieces, resampler)
+            found = joint.combine([1 / len(pieces)] * len(pieces))
+            spread = float(joint.values.std(ddof=1))
+            if found.reason is None and found.status == "measured":
+                found = replace(found, reason=f"standard deviation over {len(pieces)} draws {spread:.3g}")
+            main = plan.is_main(base, metric, "draw", variant, first=at == 0)
+            yield make_metric_record(plan.summary, pieces[0], metric, found, statistic="mean", over="draw", base=base, main=main)
+            sizes: dict[str, Any] = {"n": len(pieces), "n_units": len(pieces)}
+            wide = Estimate(value=spread, interval=nothing(len(pieces)), scope="training draws", **sizes)
+            yield make_metric_record(plan.summary, pieces[0], metric, wide, statistic="spread", over="draw", base=base)
+
+
+def _failed(
+    plan: AcrossPlan, metric: MetricInfo, base: Mapping[str, Any], statistic: str, over: str, reason: str, *, main: bool = False
+) -> Record:
+    fields = {"metric": metric.name, "statistic": statistic, "over": over, "main": main}
+    return empty_record(plan.summary, "failed", reason, base=base, **fields)
+
+
+# --- several attacks ----------------------------------------------------------------------------------------------
+
+
+def _robust_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    """Yield, at each budget, the metric of the per-item minimum over attacks, items that are wrong unattacked counting as broken.
+
+    Source: Croce & Hein 2020: an item is robust where every attack fails.
+    """
+    attacks = plan.robust[metric.name]
+    over = f"attack:{','.join(attacks)}"
+    attacked = [cell for cell in cells if cell.base["shift"] in attacks and cell.base["codec"] == FLOAT32]
+    for group in _group(attacked, lambda cell: cell.key("shift")).values():
+        base = {**group[0].base, "shift": "robust"}
+        clean = _reference_of(group[0], CLEAN, cells)
+        pieces = group if clean is None else [clean, *group]
+        because = _lacking(pieces, lambda cell: cell.base["shift"])
+        main = plan.is_main(base, metric, over)
+        if because or len(group) < len(attacks) or clean is None:
+            yield _failed(plan, metric, base, "value", over, because or "an attack of the list has no result", main=main)
+            continue
+        for variant in _variants(metric, pieces)[:1]:
+            items = _worst_items(metric, [cell.items[variant] for cell in pieces])
+            found = estimate(metric, items, resampler)
+            yield make_metric_record(
+                plan.summary, items, metric, found, over=over, base=base, main=plan.is_main(base, metric, over, variant)
+            )
+
+
+def _worst_items(metric: MetricInfo, pieces: Sequence[Items]) -> Items:
+    """Return the first piece's items with the least value that any piece has of each."""
+    (column,) = metric.columns
+    first, *rest = [piece.in_order() for piece in pieces]
+    held = [np.asarray(first.columns[column], dtype=np.float64)]
+    for piece in rest:
+        places = np.searchsorted(piece.rows, first.rows)
+        held.append(np.asarray(piece.columns[column], dtype=np.float64)[places])
+    return replace(first, columns={column: np.minimum.reduce(held)})
