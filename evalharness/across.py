@@ -358,14 +358,14 @@ def _robust_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellRe
             yield _failed(plan, metric, base, "value", over, because or "an attack of the list has no result", main=main)
             continue
         for variant in _variants(metric, pieces)[:1]:
-            items = _worst_items(metric, [cell.items[variant] for cell in pieces])
+            items = least_items(metric, [cell.items[variant] for cell in pieces])
             found = estimate(metric, items, resampler)
             yield make_metric_record(
                 plan.summary, items, metric, found, over=over, base=base, main=plan.is_main(base, metric, over, variant)
             )
 
 
-def _worst_items(metric: MetricInfo, pieces: Sequence[Items]) -> Items:
+def least_items(metric: MetricInfo, pieces: Sequence[Items]) -> Items:
     """Return the first piece's items with the least value that any piece has of each."""
     (column,) = metric.columns
     first, *rest = [piece.in_order() for piece in pieces]

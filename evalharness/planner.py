@@ -12,7 +12,7 @@ from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, Shift
 from evalharness.errors import UsageError
 from evalharness.keys import canonical, digest
 from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, Segment, TablePlan, TaskPlan, UnitPlan, ViewPlan
-from evalharness.pools import Pool, PoolMaker, TaskData
+from evalharness.pools import Pool, PoolMaker, row_sets
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.views import rows_digest
@@ -69,7 +69,7 @@ class Planner:
         data = PoolMaker(self._registry, self._sources, task).make(seed)
         maker = CellMaker(self._registry, task, data, limit=self._limit, seed=seed)
         self._plan.tasks[key] = TaskPlan(
-            task=task, data=data, cells=list(maker.cells()), shifts=maker.shifts, seed=seed, row_sets=_row_sets(data)
+            task=task, data=data, cells=list(maker.cells()), shifts=maker.shifts, seed=seed, row_sets=row_sets(data, task.file.groups)
         )
 
     def _check_applicable(self, tasks: Sequence[Task]) -> None:
@@ -407,12 +407,6 @@ def _shift_key(shift: ShiftUse | None, seed: int) -> Any:
         return None
     chain = shift.severities if shift.mechanism == "attack" else None  # an attack hands its best on to larger budgets
     return [shift.plugin, shift.params, shift.stamp, shift.mechanism, chain, shift.through, seed]
-
-
-def _row_sets(data: TaskData) -> dict[str, str]:
-    """Name the row set of every part and link, by what it holds."""
-    names = {part: digest([part, pool.digest(np.arange(len(pool))), sorted(pool.fingerprints)]) for part, pool in data.pools.items()}
-    return names | {name: digest([name, [str(item) for item in links.ids], links.rows]) for name, links in data.links.items()}
 
 
 def is_main_cell(task: Task, cell: Cell) -> bool:

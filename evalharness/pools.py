@@ -13,6 +13,7 @@ from evalharness.keys import digest, digest_texts
 from evalharness.registry import Registry
 from evalharness.selection import assign_folds, draw_keys, strata, stratified_order, take_cluster_share, take_share
 from evalharness.stamp import Source, Sources, SourceStamp
+from evalharness.store.results import row_set_digest
 from evalharness.suites import DataFile, FoldsFile, SplitFile, Task
 from evalharness.types import Array, Column, Links
 
@@ -397,3 +398,19 @@ def _recode(column: Column | None, kind: str, names: tuple[str, ...], size: int)
     codes = {label: at for at, label in enumerate(names)}
     table = np.array([*[codes[label] for label in column.names], -1], dtype=np.int64)
     return table[column.values]
+
+
+def row_table(data: TaskData, part: str, groups: Sequence[str | list[str]]) -> tuple[Array, dict[str, Column]]:
+    """Return the ids of a part's or link's rows and the columns stored with them; links carry the group columns of the part they start from."""
+    if part in data.pools:
+        return data.pools[part].ids, data.pools[part].columns
+    links = data.links[part]
+    wanted = {name for entry in groups for name in ([entry] if isinstance(entry, str) else entry)}
+    source = data.pools[links.source].columns
+    inherited = {name: column.take(links.rows[:, 0]) for name, column in source.items() if name in wanted}
+    return links.ids, {"grade": Column(kind="number", values=links.grades), **inherited, **links.columns}
+
+
+def row_sets(data: TaskData, groups: Sequence[str | list[str]]) -> dict[str, str]:
+    """Name the row set of every part and link by the digest of what it holds."""
+    return {part: row_set_digest(*row_table(data, part, groups)) for part in [*data.pools, *data.links]}

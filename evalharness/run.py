@@ -12,11 +12,12 @@ from typing import Any
 from evalharness.embed import Embedder, PassSettings, Progress
 from evalharness.estimates import Items, restore_items
 from evalharness.plan import AcrossUnit, Plan, TaskPlan, UnitPlan, ViewPlan, needed_views
+from evalharness.pools import row_table
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.results import ResultsReader, RunWriter, UnitResult
 from evalharness.store.views import ViewCache
-from evalharness.types import Column, UnitInfo
+from evalharness.types import UnitInfo
 from evalharness.walk import TaskWalk
 
 COMMIT_SECONDS = 5.0
@@ -31,6 +32,7 @@ class RunReport:
     fits: int = 0
     failures: list[str] = field(default_factory=list)
     results: list[UnitResult] = field(default_factory=list)
+    costs: list[dict[str, Any]] = field(default_factory=list)  # what the passes over the clean views cost, now or when they were made
 
 
 class Runner:
@@ -75,6 +77,7 @@ class Runner:
                     self._run_encoder(use, own, over)
         finally:
             self.report.rows_embedded = self._embedder.rows_embedded
+            self.report.costs = list(self._embedder.costs.values())
             self._embedder.close()
         return self.report
 
@@ -155,21 +158,17 @@ class Runner:
         unit = waiting[0][0]
         if self._writer is not None:
             self._write_rows(self._plan.tasks[unit.task], [result for _, result, _ in waiting])
+            self._writer.write_costs(list(self._embedder.costs.values()))
             self._writer.commit(unit.task, unit.encoder, [result for _, result, _ in waiting])
         for unit, result, seconds in waiting:
             self._tell(unit, result, seconds)
 
     def _write_rows(self, task: TaskPlan, results: Sequence[UnitResult]) -> None:
         assert self._writer is not None
+        groups = task.task.file.groups
         for part in {part for result in results for part in result.line.get("row_sets", {})}:
-            if part in task.data.pools:
-                pool = task.data.pools[part]
-                self._writer.write_rows(task.row_sets[part], pool.ids, pool.columns)
-            elif part in task.data.links:
-                links = task.data.links[part]
-                self._writer.write_rows(
-                    task.row_sets[part], links.ids, {"grade": Column(kind="number", values=links.grades), **links.columns}
-                )
+            if task.row_sets.get(part) is not None:
+                self._writer.write_rows(task.row_sets[part], *row_table(task.data, part, groups))
 
     def _tell(self, unit: UnitPlan | AcrossUnit, result: UnitResult, seconds: float) -> None:
         if self._on_unit is not None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import platform
 import secrets
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.errors import UsageError
-from evalharness.keys import plain
+from evalharness.facts import planned_lines, run_facts
 from evalharness.plan import AcrossUnit, Plan, UnitPlan
 from evalharness.planner import Planner
 from evalharness.registry import Registry
@@ -225,60 +223,7 @@ class Session:
             return None
         now = dt.datetime.now(dt.UTC)
         name = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        return RunWriter(self.settings.out, name, self._run_facts(plan, now))
-
-    def _run_facts(self, plan: Plan, now: dt.datetime) -> dict[str, Any]:
-        """Return everything volatile that ``run.json`` records."""
-        from importlib.metadata import PackageNotFoundError, version
-
-        versions = {}
-        for package in ("evalharness", "torch", "numpy", "scipy", "faiss-cpu", "datasets"):
-            try:
-                versions[package] = version(package)
-            except PackageNotFoundError:
-                continue
-        settings = {
-            "device": self.settings.device,
-            "devices": list(self.settings.devices),
-            "dtype": self.settings.dtype,
-            "batch_size": self.settings.batch_size,
-            "limit": self.settings.limit,
-            "seed": self.settings.seed,
-            "force": self.settings.force,
-        }
-        return {
-            "started": now.isoformat(timespec="microseconds"),
-            "command": self.settings.command,
-            "settings": settings,
-            "plugins": list(self.registry.requests),
-            "tasks": {
-                task.task.name: {
-                    "version": task.task.file.version,
-                    "modality": "+".join(task.task.file.modalities),
-                    "main": task.task.file.main,
-                    "margin": task.task.file.margin,
-                    "summary": task.task.file.summary,
-                }
-                for task in plan.tasks.values()
-            },
-            "encoders": {
-                label: {"reference": use.reference, "params": plain(use.params), "identity": use.identity.kind}
-                for label, use in plan.encoders.items()
-            },
-            "versions": {"python": platform.python_version(), **versions},
-            "hardware": {
-                "machine": platform.machine(),
-                "system": platform.system(),
-                "cores": _cores(),
-                "disk_free": shutil.disk_usage("/").free,
-            },
-        }
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return RunWriter(self.settings.out, name, run_facts(plan, self.settings, self.registry, now), planned_lines(plan))
 
 
 def choose_device(name: str) -> str:

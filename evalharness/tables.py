@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -105,15 +105,6 @@ def align(column: Column, names: tuple[str, ...]) -> Column:
     code = {name: at for at, name in enumerate(wide)}
     table = np.array([*[code.get(name, -1) for name in column.names], -1], dtype=np.int64)
     return Column(kind="class", values=table[column.values], names=wide)
-
-
-def cross(columns: Sequence[Column]) -> Column:
-    """Return the crossing of class columns as one class column; a row that lacks one of them is missing."""
-    if len(columns) == 1:
-        return columns[0]
-    first, rest = columns[0], cross(columns[1:])
-    values = np.where((first.values < 0) | (rest.values < 0), -1, first.values * len(rest.names) + rest.values)
-    return Column(kind="class", values=values, names=tuple(f"{one},{two}" for one in first.names for two in rest.names))
 
 
 def relink(links: Links, tables: Mapping[str, Table], target: str | None) -> tuple[Links, Array]:

@@ -15,13 +15,15 @@ from evalharness.across import AcrossPlan, CellResult, across_records
 from evalharness.embed import Embedder, Head
 from evalharness.errors import EvalHarnessError, PluginError, StoreError, VectorsError
 from evalharness.estimates import Items, Resampler
+from evalharness.grouping import cluster_codes, group_columns
 from evalharness.keys import seed_of, strict
 from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPlan
+from evalharness.pools import row_table
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse
 from evalharness.store.results import StoredOutcome, UnitResult, compact, variant_name
 from evalharness.summaries import SummaryPlan, empty_record, summarise
-from evalharness.tables import TableMaker, align, cross
+from evalharness.tables import TableMaker, align
 from evalharness.types import Array, Codec, Column, EncoderSpec, EvaluatorSpec, Outcome, Side
 
 LOG = logging.getLogger(__name__)
@@ -213,7 +215,7 @@ class TaskWalk:
             found = self._stored(unit.key)
             for items in found.values():
                 if items.cluster_name is not None:
-                    items.clusters = self._cluster_codes(items.part, items.cluster_name, items.rows)
+                    items.clusters = cluster_codes(self._columns(items.part)[items.cluster_name], items.rows)
             self._kept[unit.key] = found
         return self._kept[unit.key]
 
@@ -258,18 +260,8 @@ class TaskWalk:
         )
 
     def _groups(self, part: str) -> list[tuple[str, Column | None]]:
-        """Return the class columns that a part's items are grouped by; pairs have the columns of the part they start from too."""
-        columns = dict(self._columns(part))
-        links = self.task.data.links.get(part)
-        if links is not None:
-            source = self.task.data.pools[links.source].columns
-            columns = {name: column.take(links.rows[:, 0]) for name, column in source.items()} | columns
-        groups: list[tuple[str, Column | None]] = []
-        for entry in self.task.task.file.groups:
-            names = [entry] if isinstance(entry, str) else list(entry)
-            held = [columns[name] for name in names if name in columns and columns[name].kind == "class"]
-            groups.append((" x ".join(names), cross(held) if len(held) == len(names) else None))
-        return groups
+        """Return the class columns that a part's items are grouped by."""
+        return group_columns(self._columns(part), self.task.task.file.groups)
 
     def _score(self, unit: UnitPlan) -> list[Items]:
         merged: dict[str, list[Items]] = {}
@@ -335,16 +327,11 @@ class TaskWalk:
         """Return the independent unit of each item; a column that the task declares wins."""
         name = self.task.task.file.data.cluster
         if name is not None and outcome.item != "episode" and name in self._columns(outcome.part):
-            return self._cluster_codes(outcome.part, name, rows), name
+            return cluster_codes(self._columns(outcome.part)[name], rows), name
         return (None if outcome.clusters is None else np.asarray(outcome.clusters, dtype=np.int64)), None
 
     def _columns(self, part: str) -> Mapping[str, Column]:
-        data = self.task.data
-        return data.pools[part].columns if part in data.pools else data.links[part].columns if part in data.links else {}
-
-    def _cluster_codes(self, part: str, name: str, rows: Array) -> Array:
-        column = self._columns(part)[name]
-        return np.where(column.values < 0, len(column.names) + np.arange(len(column)), column.values)[rows]
+        return row_table(self.task.data, part, self.task.task.file.groups)[1] if part in self.task.row_sets else {}
 
 
 def describe_items(items: Items) -> dict[str, Any]:

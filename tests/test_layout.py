@@ -23,9 +23,9 @@ FOLDERS = {"evalharness": ROOT / "evalharness", "evalharness.plugins": ROOT / "p
 LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
-    "registry suites selection store vectors adapters transforms probes identify",
-    "stamp pools cells plan planner embed devices tables estimates joint summaries across estimate walk",
-    "session run leaderboard testing checkup api",
+    "registry suites selection store vectors adapters transforms probes identify gauges costs",
+    "stamp pools cells plan planner passes embed devices tables grouping estimates joint summaries across estimate walk",
+    "session facts run evidence leaderboard testing checkup api",
     "cli",
 )
 LAYER = {name: at for at, names in enumerate(LAYERS) for name in names.split()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,9 @@ from evalharness.errors import StoreError
 from evalharness.records import FIELDS, cell_key, make_record, record_key, score_digest
 from evalharness.store import ResultsReader, RunWriter, ViewCache, atomic_write, file_digest
 from evalharness.store.files import append_lines, content_digest, read_lines
-from evalharness.store.results import StoredOutcome, UnitResult, compact, safe_name, variant_name
+from evalharness.store.results import StoredOutcome, UnitResult, compact, read_rows, row_set_digest, safe_name, variant_name
 from evalharness.store.views import ROWS_PER_SHARD
-from evalharness.types import class_column, number_column
+from evalharness.types import Column, class_column, number_column
 
 ROWS = np.arange(0, 2 * (ROWS_PER_SHARD + 10), 2)
 
@@ -207,13 +205,19 @@ def test_rows_keep_ids_values_and_the_order_of_names(tmp_path):
 
     writer = RunWriter(tmp_path, "a", {"started": "1"})
     columns = {"label": class_column(["b", None, "ä"]), "size": number_column([1.0, None, 3.0])}
-    writer.write_rows("digest", np.array(["x", "y", "z"]), columns)
-    table = pq.read_table(tmp_path / "a" / "rows" / "digest.parquet")
+    columns |= {"tags": Column(kind="multilabel", values=np.array([[1, 0], [0, 0], [1, 1]], dtype=bool), names=("p", "q"))}
+    ids = np.array(["x", "y", "z"])
+    writer.write_rows("digest", ids, columns)
+    path = tmp_path / "a" / "rows" / "digest.parquet"
+    table, again = pq.read_table(path), read_rows(path)
 
     assert table["id"].to_pylist() == ["x", "y", "z"]
     assert table["label"].to_pylist() == ["b", None, "ä"]
     assert table["size"].to_pylist() == [1.0, None, 3.0]
-    assert json.loads(table.schema.metadata[b"names:label"]) == ["b", "ä"]
+    assert again.columns["label"].names == ("b", "ä")
+    assert row_set_digest(again.ids, again.columns) == row_set_digest(ids, columns)
+    columns["size"].values[0] = 2.0
+    assert row_set_digest(again.ids, again.columns) != row_set_digest(ids, columns)
 
 
 def test_columns_are_stored_as_exactly_as_needed():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evalharness.stats._reducers import REDUCERS, divide, make_reducer
+from evalharness.stats._reducers import REDUCERS, Bound, divide, make_prepared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from evalharness.types import Array
 
+_EXACT_IN_INT16 = 2**15
 _EXACT_IN_FLOAT32 = 2**24
 
 
@@ -20,29 +23,47 @@ def class_counts(truth: Array, prediction: Array, weights: Array) -> tuple[Array
     Args:
         truth: (M,) codes.
         prediction: (M,) codes; those that no row truly has are classes too.
-        weights: (r, M).
+        weights: (r, M) not negative.
 
     Returns:
         Three (r, C) float64, classes in ascending order of code.
     """
+    return prepare_class_counts(truth, prediction)(weights)
+
+
+def prepare_class_counts(truth: Array, prediction: Array) -> Callable[[Array], tuple[Array, Array, Array]]:
+    """Return :func:`class_counts` as a function of its weights."""
     from scipy.sparse import csr_array
 
     names, codes = np.unique(np.concatenate([truth, prediction]), return_inverse=True)
-    codes, num_classes, items = codes.reshape(2, -1), len(names), np.arange(len(truth))
-    hits = np.flatnonzero(codes[0] == codes[1])
-    rows = np.concatenate([codes[0], codes[1] + num_classes, codes[0][hits] + 2 * num_classes])
-    # Counts of whole rows stay exact in float32, which halves the traffic, until they could pass 2^24.
-    small = weights.dtype.kind in "biu" and int(weights.max(initial=0)) * len(truth) < _EXACT_IN_FLOAT32
-    kind = np.float32 if small else np.float64
-    columns = np.concatenate([items, items, items[hits]])
-    selector = csr_array((np.ones(len(rows), dtype=kind), (rows, columns)), shape=(3 * num_classes, len(truth)))
-    product = np.asarray(selector @ np.ascontiguousarray(weights.T).astype(kind))
-    true, predicted, hit = product.astype(np.float64).reshape(3, num_classes, -1).transpose(0, 2, 1)
-    return true, predicted, hit
+    codes, num_classes = codes.reshape(2, -1), len(names)
+    # A hit enters one sum and a miss two, in place of three and two.
+    hits, misses = np.flatnonzero(codes[0] == codes[1]), np.flatnonzero(codes[0] != codes[1])
+    rows = np.concatenate([codes[0][hits], codes[0][misses] + num_classes, codes[1][misses] + 2 * num_classes])
+    places = (rows, np.concatenate([hits, misses, misses]))
+    selector = csr_array((np.ones(len(rows), dtype=np.int16), places), shape=(3 * num_classes, len(truth)))
+    selectors = {np.dtype(np.int16): selector}
+
+    def count(weights: Array) -> tuple[Array, Array, Array]:
+        kind = _narrowest(weights)
+        chosen = selectors.setdefault(kind, selector.astype(kind))
+        product = np.asarray(chosen @ np.ascontiguousarray(weights.T).astype(kind, copy=False))
+        hit, missed, wrong = product.astype(np.float64).reshape(3, num_classes, -1).transpose(0, 2, 1)
+        return hit + missed, hit + wrong, hit
+
+    return count
 
 
-@make_reducer
-def balanced_accuracy(truth: Array, prediction: Array, weights: Array) -> Array:
+def _narrowest(weights: Array) -> np.dtype[Any]:
+    """Return the type in which sums of these weights are exact, since narrow ones halve the traffic."""
+    if weights.dtype.kind not in "biu":
+        return np.dtype(np.float64)
+    largest = int(weights.sum(axis=1, dtype=np.int64).max(initial=0))
+    return np.dtype(np.int16 if largest < _EXACT_IN_INT16 else np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64)
+
+
+@make_prepared
+def balanced_accuracy(truth: Array, prediction: Array) -> Bound:
     """Return the weighted mean recall over the classes that the rows drawn truly have.
 
     Args:
@@ -56,13 +77,17 @@ def balanced_accuracy(truth: Array, prediction: Array, weights: Array) -> Array:
     Source:
         METRICS.md 1.2; scikit-learn's ``balanced_accuracy_score``.
     """
-    true, _, hit = class_counts(truth, prediction, weights)
-    recall = np.divide(hit, true, out=np.zeros_like(hit), where=true > 0)
-    return divide(recall.sum(axis=1), (true > 0).sum(axis=1))
+    count = prepare_class_counts(truth, prediction)
+
+    def kernel(weights: Array) -> Array:
+        true, _, hit = count(weights)
+        return divide(divide(hit, true, 0.0).sum(axis=1), (true > 0).sum(axis=1))
+
+    return kernel
 
 
-@make_reducer
-def macro_f1(truth: Array, prediction: Array, weights: Array) -> Array:
+@make_prepared
+def macro_f1(truth: Array, prediction: Array) -> Bound:
     """Return the weighted mean F1 over the classes that the rows drawn have as truth or as prediction.
 
     The label set is this union, as in scikit-learn; so a class that is predicted and never true counts 0.
@@ -78,10 +103,14 @@ def macro_f1(truth: Array, prediction: Array, weights: Array) -> Array:
     Source:
         METRICS.md 1.2; scikit-learn's ``f1_score(average="macro")``.
     """
-    true, predicted, hit = class_counts(truth, prediction, weights)
-    seen = true + predicted
-    scores = np.divide(2 * hit, seen, out=np.zeros_like(hit), where=seen > 0)
-    return divide(scores.sum(axis=1), (seen > 0).sum(axis=1))
+    count = prepare_class_counts(truth, prediction)
+
+    def kernel(weights: Array) -> Array:
+        true, predicted, hit = count(weights)
+        seen = true + predicted
+        return divide(divide(2 * hit, seen, 0.0).sum(axis=1), (seen > 0).sum(axis=1))
+
+    return kernel
 
 
 REDUCERS.update(balanced_accuracy=balanced_accuracy, macro_f1=macro_f1)

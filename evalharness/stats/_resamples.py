@@ -8,7 +8,7 @@ import numpy as np
 
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
-from evalharness.stats._reducers import divide, get_reducer, mean, ratio
+from evalharness.stats._reducers import bind_columns, divide, get_reducer, mean, moment_product, ratio
 from evalharness.stats._resampling import unit_blocks
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from evalharness.types import Array
 
 _KEEP_BYTES = 32 * 2**20
-_PRODUCT_CELLS = 2**18
 
 
 class Resamples:
@@ -125,8 +124,8 @@ class Resamples:
             sums = self._sums(np.stack(held, axis=1).astype(np.float64), at)
             return divide(sums[:, 0], sums[:, 1])
         codes = self._codes if at is None else at if self._codes is None else self._codes[at]
-        blocks = self._unit_blocks()
-        results = [reduce(*held, block if codes is None else np.take(block, codes, axis=1)) for block in blocks]
+        bound = bind_columns(reduce, *held)
+        results = [bound(block if codes is None else np.take(block, codes, axis=1)) for block in self._unit_blocks()]
         return np.concatenate(results) if results else np.zeros(0)
 
     def means(self, columns: Any) -> Array:
@@ -147,19 +146,26 @@ class Resamples:
         return self._means(held, None)
 
     def _means(self, columns: Array, at: Array | None) -> Array:
-        return divide(self._sums(columns.astype(np.float64), at), self._sums(np.ones((len(columns), 1)), at))
+        held = columns.astype(np.float64)
+        if at is None and self._codes is None:
+            return self._sums(held, at) / self.n
+        sums = self._sums(np.concatenate([held, np.ones((len(held), 1))], axis=1), at)
+        return divide(sums[:, :-1], sums[:, -1:])
 
     def _sums(self, columns: Array, at: Array | None) -> Array:
         """Return sums over the rows drawn, (m, T) to (R, T), from the sums of units; NaN where an entry drawn is NaN."""
         missing = np.isnan(columns)
-        lacking = missing.any(axis=0)
-        if lacking.any():
+        lacking = np.flatnonzero(missing.any(axis=0))
+        if len(lacking):
             columns = np.where(missing, 0.0, columns)
         table = self._by_unit(np.concatenate([columns, missing[:, lacking]], axis=1), at)
-        product = [_product(block, table) for block in self._unit_blocks()]
-        sums = np.concatenate(product) if product else np.zeros((0, table.shape[1]))
-        result, hit = sums[:, : columns.shape[1]], sums[:, columns.shape[1] :] > 0
-        result[:, lacking] = np.where(hit, np.nan, result[:, lacking])
+        sums = np.empty((self.resamples, table.shape[1]))
+        start = 0
+        for block in self._unit_blocks():
+            sums[start : start + len(block)] = moment_product(block, table)
+            start += len(block)
+        result, drawn = sums[:, : columns.shape[1]], sums[:, columns.shape[1] :] > 0
+        result[:, lacking] = np.where(drawn, np.nan, result[:, lacking])
         return result
 
     def _by_unit(self, table: Array, at: Array | None) -> Array:
@@ -169,16 +175,3 @@ class Resamples:
             return table
         sums = [np.bincount(codes, weights=table[:, column], minlength=self.num_units) for column in range(table.shape[1])]
         return np.stack(sums, axis=1)
-
-
-def _product(block: Array, table: Array) -> Array:
-    """Return ``block @ table`` in float64, (r, U) int8 and (U, T), a few cells at a time so that no large copy is made."""
-    rows, units = block.shape
-    width = min(units, _PRODUCT_CELLS)
-    height = max(1, _PRODUCT_CELLS // width)
-    result = np.zeros((rows, table.shape[1]))
-    for top in range(0, rows, height):
-        for left in range(0, units, width):
-            part = block[top : top + height, left : left + width].astype(np.float64)
-            result[top : top + height] += part @ table[left : left + width]
-    return result

@@ -8,14 +8,14 @@ import numpy as np
 
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
+from evalharness.stats._draws import draw_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evalharness.types import Array
 
-BLOCK_BYTES = 48 * 2**20
-_BYTES_A_DRAW = 17  # a draw and its tally are int64, the count that is kept int8
+BLOCK_BYTES = 8 * 2**20
 
 
 def count_blocks(
@@ -53,16 +53,17 @@ def unit_blocks(
     num_units: int, resamples: int, generator: np.random.Generator, *, row_bytes: int = 0, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Array]:
     """Yield blocks of how often each unit is drawn, (r, U) int8; ``row_bytes`` is what the caller makes of each row."""
-    rows = max(1, int(block_bytes // (_BYTES_A_DRAW * num_units + row_bytes)))
-    for start in range(0, resamples, rows):
-        yield _tally(min(rows, resamples - start), num_units, generator)
-
-
-def _tally(rows: int, num_units: int, generator: np.random.Generator) -> Array:
-    draws = generator.integers(0, num_units, size=(rows, num_units))
-    draws += np.arange(rows)[:, None] * num_units
-    # A multinomial count above 127 has probability below 1e-200, so int8 is exact.
-    return np.bincount(draws.ravel(), minlength=rows * num_units).astype(np.int8).reshape(rows, num_units)
+    rows = max(1, int(block_bytes // (2 * num_units + row_bytes)))
+    held: list[Array] = []
+    size = 0
+    for chunk in draw_counts(num_units, resamples, generator):
+        if held and size + len(chunk) > rows:
+            yield np.concatenate(held)
+            held, size = [], 0
+        held.append(chunk)
+        size += len(chunk)
+    if held:
+        yield np.concatenate(held)
 
 
 def counts(n: int, resamples: int, generator: np.random.Generator, clusters: Any | None = None) -> Array:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from evalharness.errors import StoreError
-from evalharness.keys import DIGEST_BYTES, canonical, digest
-from evalharness.records import cell_key, record_key
+from evalharness.keys import DIGEST_BYTES, canonical, digest, digest_texts
+from evalharness.records import cell_key, record_key, score_digest
 from evalharness.store.files import append_lines, atomic_write, read_json, read_lines, storing, write_json
 from evalharness.types import Array, Column
 
@@ -44,6 +44,60 @@ def compact(values: Any) -> Array:
         kinds = (np.int8, np.int16, np.int32, np.int64)
         return array.astype(next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))
     return array
+
+
+def row_set_digest(ids: Array, columns: Mapping[str, Column]) -> str:
+    """Return the digest of the ids and columns of a row set, which can be made again from its file."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    state.update(digest_texts([str(item) for item in ids]).encode())
+    for name, column in sorted(columns.items()):
+        if name != "id":
+            values: Array = column.values.astype({"class": np.int64, "number": np.float64, "multilabel": np.bool_}[column.kind])
+            state.update(canonical([name, column.kind, list(column.names), list(values.shape)]).encode())
+            state.update(np.ascontiguousarray(np.where(values == values, values, np.nan) if column.kind == "number" else values).tobytes())  # noqa: PLR0124 (every NaN alike)
+    return state.hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
+class RowSet:
+    """Hold the ids (N,) and columns of one part's rows, as they are stored."""
+
+    ids: Array
+    columns: dict[str, Column]
+
+
+def read_rows(path: Path) -> RowSet:
+    """Load a row set.
+
+    Raises:
+        StoreError: the file is missing or cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        metadata = table.schema.metadata or {}
+        columns = {}
+        for name in table.column_names:
+            if name != "id":
+                kind, names = json.loads(metadata[f"column:{name}".encode()])
+                columns[name] = _read_column(table[name], kind, tuple(names))
+        return RowSet(ids=np.array(table["id"].to_pylist(), dtype=object), columns=columns)
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"row file `{path}` cannot be read: {error}") from error
+
+
+def _read_column(stored: Any, kind: Any, names: tuple[str, ...]) -> Column:
+    if kind == "number":
+        return Column(kind=kind, values=np.array([np.nan if value is None else value for value in stored.to_pylist()], dtype=np.float64))
+    if kind == "multilabel":
+        place = {name: at for at, name in enumerate(names)}
+        values = np.zeros((len(stored), len(names)), dtype=bool)
+        for row, held in enumerate(stored.to_pylist()):
+            values[row, [place[name] for name in held]] = True
+        return Column(kind=kind, values=values, names=names)
+    codes = stored.combine_chunks().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return Column(kind=kind, values=codes.astype(np.int64), names=names)
 
 
 def outcome_digest(rows: Array, columns: Mapping[str, Array]) -> str:
@@ -78,20 +132,24 @@ class UnitResult:
 class RunWriter:
     """Write one run's folder; nothing appears before the first commit."""
 
-    def __init__(self, out: Path, name: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path, name: str, settings: Mapping[str, Any], planned: Sequence[Mapping[str, Any]] = ()) -> None:
         self.folder = out / name
         self._settings = settings
+        self._planned = planned
         self._parts: dict[str, int] = {}
+        self._costs: set[str] = set()
         self._started = False
 
     def start(self) -> None:
-        """Make the folder and write ``run.json``."""
+        """Make the folder; write ``run.json`` and, in ``planned.jsonl``, what a complete run holds."""
         if not self._started:
+            with atomic_write(self.folder / "planned.jsonl") as stream:
+                stream.writelines(canonical(line).encode() + b"\n" for line in self._planned)
             write_json(self.folder / "run.json", dict(self._settings))
             self._started = True
 
     def write_rows(self, name: str, ids: Array, columns: Mapping[str, Column]) -> None:
-        """Write the ids and columns of a row set, once."""
+        """Write the ids and columns of a row set, once; ``name`` is its digest."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -102,7 +160,11 @@ class RunWriter:
         arrays = {"id": pa.array([str(item) for item in ids])} | {
             key: _arrow_column(column) for key, column in columns.items() if key != "id"
         }
-        names = {f"names:{key}": json.dumps(list(column.names), ensure_ascii=False) for key, column in columns.items() if column.names}
+        names = {
+            f"column:{key}": json.dumps([column.kind, list(column.names)], ensure_ascii=False)
+            for key, column in columns.items()
+            if key != "id"
+        }
         with atomic_write(path) as stream:
             pq.write_table(pa.table(arrays).replace_schema_metadata(names), stream, compression="zstd")
 
@@ -118,8 +180,19 @@ class RunWriter:
             for unit in held:
                 unit.line["file"] = f"{self.folder.name}/{file}"
                 self._point(unit, f"{self.folder.name}/{file}")
+        for unit in units:
+            unit.line |= {"records": len(unit.records), "digest": score_digest(unit.records)}
         append_lines(self.folder / "records.jsonl", [record for unit in units for record in unit.records])
         append_lines(self.folder / "units.jsonl", [unit.line for unit in units])
+
+    def write_costs(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Append what passes cost to ``costs.jsonl``, each line once; these are facts of a machine and in no digest."""
+        fresh = {canonical(line): line for line in lines}
+        fresh = {text: line for text, line in fresh.items() if text not in self._costs}
+        if fresh:
+            self.start()
+            append_lines(self.folder / "costs.jsonl", list(fresh.values()))
+            self._costs |= fresh.keys()
 
     def _point(self, unit: UnitResult, file: str) -> None:
         known = {outcome.variant: outcome_digest(outcome.rows, outcome.columns) for outcome in unit.outcomes}
