@@ -37,3 +37,15 @@ def open_registry(plugins: list[str] | None, mirror: Path | None = None) -> Regi
             raise UsageError(f"`--mirror {mirror}` is no folder")
         os.environ["EVALHARNESS_MIRROR"] = str(mirror.resolve())
     return load_registry(plugins or [])
+
+
+def read_pairs(entries: list[str] | None, option: str) -> dict[str, str]:
+    """Return the pairs of a repeated ``KEY=VALUE`` option.
+
+    Raises:
+        UsageError: an entry has no equals sign.
+    """
+    pairs = [entry.partition("=") for entry in entries or []]
+    if any(not equals for _, equals, _ in pairs):
+        raise UsageError(f"expected `{option} KEY=VALUE`")
+    return {key: value for key, _, value in pairs}

@@ -1,0 +1,456 @@
+"""Two encoders item by item over stored outcomes: difference, interval, p, and what may be claimed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from evalharness import stats
+from evalharness.errors import DataError, StoreError, UsageError, unknown_name
+from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL, Estimate, Items, nothing
+from evalharness.evidence import Basis, Evidence
+from evalharness.joint import Joint
+from evalharness.records import FIELDS
+from evalharness.shown import COMPARED, Record, field_of, label_of, number
+from evalharness.types import Array, MetricInfo
+
+ALPHA = 1 - LEVEL
+POWER = 0.8
+FLIPS = 9999
+EXACT_BELOW = 25
+AXES = ("fit", "target", "shift", "severity", "codec", "selection", "statistic", "over")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPair:
+    """Hold one item on which the two encoders differ: its id and what was seen of it, as text."""
+
+    id: str
+    truth: str
+    first: str
+    second: str
+    gain: float  # how much better the first did, in units of the metric's own column
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """Hold one task's comparison; ``difference`` is the first encoder's value less the second's."""
+
+    suite: str | None
+    task: str
+    metric: str
+    first: float
+    second: float
+    higher_is_better: bool
+    difference: Estimate
+    test: str
+    p: float
+    holm: float = math.nan
+    detectable: float = math.nan
+    items: list[ItemPair] = field(default_factory=list)
+    refused: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return which encoder may be called better: ``first``, ``second``, ``tie`` where they never differ, or ``none``."""
+        if self.p == 1 and self.difference.value == 0 and not math.isfinite(self.difference.interval.low):
+            return "tie"
+        if not self.holm < ALPHA or self.difference.value == 0:
+            return "none"
+        return "first" if (self.difference.value > 0) == self.higher_is_better else "second"
+
+
+@dataclass(slots=True, kw_only=True)
+class ComparisonTable:
+    """Hold the comparison of two encoders over all tasks that both were measured on."""
+
+    first: str
+    second: str
+    rows: list[Comparison]
+    skipped: list[str]
+
+    @property
+    def sentence(self) -> str:
+        """Return in plain words what may be claimed, and what may not."""
+        return _sentence(self)
+
+
+def compare(
+    evidence: Evidence,
+    first: str,
+    second: str,
+    *,
+    suite: str | None = None,
+    task: str | None = None,
+    metric: str | None = None,
+    where: Mapping[str, str] | None = None,
+    items: int = 0,
+) -> ComparisonTable:
+    """Compare two encoders on the main metric of every task that both were measured on.
+
+    Args:
+        evidence: the results.
+        first: the label of an encoder, ``name`` or ``name@layer``, parameters with it.
+        second: the label of another.
+        suite: keep one suite's records.
+        task: keep one task.
+        metric: another metric of the main cell's evaluator.
+        where: another cell, by the fields of its records, as ``codec=int8``; axes not named are the main cell's.
+        items: list so many items on which the two differ most.
+
+    Raises:
+        UsageError: an encoder is unknown, or the two are one.
+        DataError: there is nothing that both were measured on, or no pair of rows may be compared.
+    """
+    records = [
+        record
+        for record in evidence.reader.records()
+        if (suite is None or record["suite"] == suite) and (task is None or record["task"] == task)
+    ]
+    _check_names(records, first, second)
+    if unknown := sorted(set(where or {}) - set(FIELDS)):
+        raise UsageError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
+    pairs, skipped = _pairs(records, first, second, metric, where or {})
+    if not pairs:
+        reason = f": {'; '.join(skipped)}" if skipped else ""
+        raise DataError(f"nothing that both `{first}` and `{second}` were measured on{reason}")
+    rows = []
+    for one, other in pairs:
+        rows.append(_compare_records(evidence, one, other, items))
+        evidence.forget()
+    if all(row.refused for row in rows):
+        raise DataError(f"`{first}` and `{second}` cannot be compared: " + "; ".join(f"{row.task}: {row.refused}" for row in rows))
+    for row, adjusted in zip(rows, stats.holm([row.p for row in rows]), strict=True):
+        row.holm = float(adjusted)
+    return ComparisonTable(first=first, second=second, rows=rows, skipped=skipped)
+
+
+def _check_names(records: Sequence[Record], first: str, second: str) -> None:
+    known = sorted({label_of(record) for record in records})
+    if not known:
+        raise DataError("no results match; run `evalharness run` first, or name a folder")
+    for name in (first, second):
+        if name not in known:
+            raise UsageError(f"{unknown_name('encoder', name, known)} (encoders in these results: {', '.join(known)})")
+    if first == second:
+        raise UsageError(f"`{first}` is compared with itself; name two encoders")
+
+
+def _pairs(
+    records: Sequence[Record], first: str, second: str, metric: str | None, where: Mapping[str, str]
+) -> tuple[list[tuple[Record, Record]], list[str]]:
+    """Return the records to compare, one pair a task, and why tasks were left out."""
+    pairs, skipped = [], []
+    for name in sorted({record["task"] for record in records}):
+        own = [record for record in records if record["task"] == name]
+        sides = [_chosen([record for record in own if label_of(record) == label], metric, where) for label in (first, second)]
+        for limit in sorted({_limit(record) for side in sides for record in side}):
+            held = [[record for record in side if _limit(record) == limit] for side in sides]
+            reason = next((_why_not(side, label) for side, label in zip(held, (first, second), strict=True) if _why_not(side, label)), None)
+            if reason:
+                skipped.append(f"{name}: {reason}")
+            else:
+                pairs.append((_same_suite(held[0], held[1]), _same_suite(held[1], held[0])))
+    return pairs, skipped
+
+
+def _limit(record: Record) -> str:
+    return str(record["selection"] or "").partition("[limit=")[2]
+
+
+def _why_not(side: Sequence[Record], label: str) -> str | None:
+    if not side:
+        return f"`{label}` was not run"
+    if all(record["value"] is None for record in side):
+        return f"`{label}` is {side[0]['status'].replace('_', ' ')}" + (f" ({side[0]['reason']})" if side[0]["reason"] else "")
+    return None
+
+
+def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:
+    """Return one of the records of a cell that stands under several suites, of a suite that both share where there is one."""
+    measured = [record for record in side if record["value"] is not None]
+    shared = {record["suite"] for record in other if record["value"] is not None}
+    return next((record for record in measured if record["suite"] in shared), measured[0])
+
+
+def _chosen(records: Sequence[Record], metric: str | None, where: Mapping[str, str]) -> list[Record]:
+    """Return the main records, or those of another metric or cell, all else equal."""
+    mains = [record for record in records if record["main"]]
+    if metric is None and not where:
+        return mains
+    found = []
+    for main in mains:
+        wanted = {name: main[name] for name in ("suite", "evaluator", "params", "prompt", *AXES)}
+        wanted |= {"metric": metric or main["metric"], "group": None}
+        if "evaluator" in where:
+            wanted.pop("params")
+        if {"shift", "fit", "selection"} & set(where):
+            wanted.pop("selection")
+        if "shift" in where:
+            wanted.pop("severity")
+        free = {name: value for name, value in wanted.items() if name not in where}
+        found += [
+            record
+            for record in records
+            if all(record[name] == value for name, value in free.items()) and all(str(record[name]) == text for name, text in where.items())
+        ]
+    return found
+
+
+# --- one pair of records ------------------------------------------------------------------------------------------
+
+
+def _compare_records(evidence: Evidence, one: Record, other: Record, num_items: int) -> Comparison:
+    """Compare two records; what must not be compared is refused with the reason."""
+    row = Comparison(
+        suite=one["suite"],
+        task=one["task"],
+        metric=one["metric"],
+        first=one["value"],
+        second=other["value"],
+        higher_is_better=one["higher_is_better"] is not False,
+        difference=_no_estimate(one["value"] - other["value"]),
+        test="",
+        p=math.nan,
+    )
+    row.refused = refusal(one, other)
+    if row.refused is None:
+        try:
+            sides = [evidence.basis(one), evidence.basis(other)]
+            _align(evidence, (one, other), sides)
+        except StoreError as fault:
+            row.refused = str(fault)
+    if row.refused is not None:
+        return row
+    factors = [*sides[0].weights, *[-weight for weight in sides[1].weights]]
+    joint = Joint(sides[0].metric, [*sides[0].pieces, *sides[1].pieces], evidence.resampler(one))
+    row.difference = joint.combine(factors)
+    row.test, row.p, error = paired_test(joint, factors, evidence.resampler(one).generator("sign flips", one["task"]))
+    row.detectable = stats.detectable_difference(error, LEVEL, POWER) if error > 0 else math.nan
+    if num_items:
+        row.items = _items(evidence, one, sides, num_items, higher=row.higher_is_better)
+    return row
+
+
+def _no_estimate(value: float) -> Estimate:
+    return Estimate(value=value, interval=nothing(0), scope=None, n=0, n_units=0)
+
+
+def refusal(one: Record, other: Record) -> str | None:
+    """Return why two records must not be compared, naming the field that differs."""
+    for name in ("task", "metric", *COMPARED, "evaluator", "params", "target", "fit", "shift", "severity", "codec", "statistic", "over"):
+        values = field_of(one, name), field_of(other, name)
+        if values[0] != values[1]:
+            return f"`{name}` differs: {_short(values[0])} and {_short(values[1])}"
+    bad = next((record for record in (one, other) if record["status"] != "measured"), None)
+    return None if bad is None else f"`{label_of(bad)}` is {bad['status'].replace('_', ' ')}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"`{text}`" if len(text) <= 60 else f"`{text[:57]}…`"
+
+
+def _align(evidence: Evidence, records: tuple[Record, Record], sides: Sequence[Basis]) -> None:
+    """Bring the second side's items into the first's rows by id.
+
+    Raises:
+        StoreError: the two were not scored on the same items.
+    """
+    ids = [evidence.ids(record, side.pieces[0]) for record, side in zip(records, sides, strict=True)]
+    shared = np.intersect1d(ids[0].astype(str), ids[1].astype(str))
+    if not len(shared):
+        raise StoreError("they have no items in common")
+    sizes = [len(np.unique(each.astype(str))) for each in ids]
+    if len(shared) < max(sizes):
+        raise StoreError(f"they were scored on other items: {len(shared)} in common of {sizes[0]} and {sizes[1]}")
+    rows = dict(zip(ids[0].tolist(), sides[0].pieces[0].rows.tolist(), strict=True))
+    for at, piece in enumerate(sides[1].pieces):
+        own = ids[1] if at == 0 else evidence.ids(records[1], piece)
+        sides[1].pieces[at] = replace(piece, rows=np.array([rows[item] for item in own], dtype=np.int64))
+
+
+def paired_test(joint: Joint, factors: Sequence[float], generator: np.random.Generator) -> tuple[str, float, float]:
+    """Return the name of the test that a difference asks for, its two-sided p, and the standard error of the difference.
+
+    Exact McNemar under 25 discordant items, sign flips of whole clusters for means, the class-level jackknife for episodes, the paired bootstrap for the rest.
+    Encoders that never differ are a tie with p = 1.
+    """
+    weights = np.asarray(factors, dtype=np.float64)
+    if not math.isfinite(float(weights @ joint.values)) or not joint.paired:
+        return "", math.nan, math.nan
+    if _identical(joint, weights):
+        return "identical", 1.0, 0.0
+    if joint.episodic:
+        return _episode_test(joint, weights)
+    error = standard_error(joint, weights)
+    if joint.metric.reduce == "mean":
+        differences = joint.combined_scores(weights)
+        return *_mean_test(joint, differences, generator), error
+    if joint.units < NO_INTERVAL:
+        return "", math.nan, error
+    if joint.metric.reduce is None or joint.units < FEW_UNITS:
+        return (
+            "jackknife t" if joint.metric.reduce else "half-sample",
+            _t_test(float(weights @ joint.values), error, joint.units - 1),
+            error,
+        )
+    found = stats.paired_difference(float(weights @ joint.values), 0.0, weights @ joint.replicates, np.zeros(joint.replicates.shape[1]))
+    return "paired bootstrap", found.p, error
+
+
+def _identical(joint: Joint, weights: Array) -> bool:
+    """Say whether no item, or half-sample, tells the two sides apart."""
+    if joint.metric.reduce is None:
+        return bool(joint.replicates.shape[1]) and not (weights @ joint.replicates).any() and not (weights @ joint.values)
+    half = len(weights) // 2
+    if len(weights) == 2 * half and (weights[:half] == -weights[half:]).all():
+        pairs = zip(joint.pieces[:half], joint.pieces[half:], strict=True)
+        return all((one.columns[name] == other.columns[name]).all() for one, other in pairs for name in joint.metric.columns)
+    return False
+
+
+def _mean_test(joint: Joint, differences: Array, generator: np.random.Generator) -> tuple[str, float]:
+    if not np.isfinite(differences).all():
+        return "", math.nan
+    discordant = differences[differences != 0]
+    if joint.clusters is None and np.isin(differences, (-1.0, 0.0, 1.0)).all() and len(discordant) < EXACT_BELOW:
+        return "exact McNemar", stats.mcnemar(int((discordant > 0).sum()), int((discordant < 0).sum())).exact
+    return "sign flips", stats.sign_flip(differences, generator, joint.clusters, flips=FLIPS)
+
+
+def _episode_test(joint: Joint, weights: Array) -> tuple[str, float, float]:
+    found = joint.combine(list(weights))
+    if not math.isfinite(found.interval.low):
+        return "", math.nan, math.nan
+    from scipy.special import stdtrit
+
+    error = (found.interval.high - found.interval.low) / 2 / float(stdtrit(joint.units - 1, (1 + LEVEL) / 2))
+    return "class jackknife t", _t_test(found.value, error, joint.units - 1), error
+
+
+def _t_test(value: float, error: float, degrees: int) -> float:
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(degrees, -abs(value) / error)) if error > 0 else math.nan
+
+
+def standard_error(joint: Joint, weights: Array) -> float:
+    """Return the standard error of a weighted sum of the pieces' values: jackknife for few units, else the spread of its replicates."""
+    if joint.metric.reduce is not None and joint.units < FEW_UNITS:
+        left_out = weights @ joint.left_out
+        return (
+            math.sqrt((len(left_out) - 1) / len(left_out) * float(np.square(left_out - left_out.mean()).sum()))
+            if len(left_out) > 1
+            else 0.0
+        )
+    deltas = weights @ joint.replicates
+    deltas = deltas[np.isfinite(deltas)]
+    return float(deltas.std(ddof=1)) if len(deltas) > 1 else math.nan
+
+
+# --- items --------------------------------------------------------------------------------------------------------
+
+
+def _items(evidence: Evidence, record: Record, sides: Sequence[Basis], count: int, *, higher: bool) -> list[ItemPair]:
+    """Return the items on which the two differ most; of equal ones, those that differ most in the other columns."""
+    metric = sides[0].metric
+    one, other = (side.pieces[0].in_order() for side in sides)
+    scores = [item_scores(metric, items) for items in (one, other)]
+    if scores[0] is None or scores[1] is None:
+        return []
+    gains = (scores[0] - scores[1]) * (1 if higher or metric.reduce != "mean" else -1)
+    finer = _finer(one, other, metric)
+    order = np.lexsort([np.arange(len(gains)), -np.abs(finer), -np.abs(gains)])[:count]
+    ids, columns = evidence.ids(record, one), evidence.columns(record, one)
+    target = columns.get(record["target"] or "")
+    names = target.names if target is not None and target.kind == "class" else ()
+    return [
+        ItemPair(
+            id=str(ids[at]),
+            truth=_truth(one, target, names, at),
+            first=_seen(one, metric, names, at),
+            second=_seen(other, metric, names, at),
+            gain=float(gains[at]),
+        )
+        for at in order
+        if gains[at] != 0 or finer[at] != 0
+    ]
+
+
+def item_scores(metric: MetricInfo, items: Items) -> Array | None:
+    """Return how well each item went, larger being better, (M,): its own share of a mean, or how far it lies from its place in a correlation."""
+    held = [np.asarray(items.columns[name], dtype=np.float64) for name in metric.columns]
+    if metric.reduce == "mean":
+        return held[0]
+    if metric.reduce in ("macro_f1", "balanced_accuracy"):
+        return (held[0] == held[1]).astype(np.float64)
+    if metric.reduce in ("spearman", "pearson"):
+        return -np.abs(_rank(held[0]) - _rank(held[1]))
+    if metric.reduce in ("auc", "average_precision"):
+        return np.where(held[1] > 0, _rank(held[0]), 1 - _rank(held[0]))
+    if metric.reduce in ("r2", "calibration_error"):
+        return -np.abs(held[0] - held[1])
+    return None
+
+
+def _rank(values: Array) -> Array:
+    from scipy.stats import rankdata
+
+    return np.asarray((rankdata(values) - 0.5) / len(values))
+
+
+def _finer(one: Items, other: Items, metric: MetricInfo) -> Array:
+    """Return the difference in the first further number that was stored of the items, 0 where there is none."""
+    for name in ("log_loss", "margin", *sorted(one.columns)):
+        if name in one.columns and name in other.columns and name not in metric.columns and one.columns[name].dtype.kind == "f":
+            return np.nan_to_num(np.asarray(one.columns[name], dtype=np.float64) - other.columns[name])
+    return np.zeros(len(one.rows))
+
+
+def _truth(items: Items, target: Any, names: Sequence[str], at: int) -> str:
+    if target is not None and target.kind == "class":
+        return str(names[target.values[at]]) if target.values[at] >= 0 else ""
+    for name in ("truth", "grade", "target"):
+        if name in items.columns:
+            return number(float(items.columns[name][at]))
+    return ""
+
+
+def _seen(items: Items, metric: MetricInfo, names: Sequence[str], at: int) -> str:
+    if names and "prediction" in items.columns:
+        return str(names[int(items.columns["prediction"][at])])
+    return number(float(np.asarray(items.columns[metric.columns[0]])[at]))
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _sentence(table: ComparisonTable) -> str:
+    measured = [row for row in table.rows if row.refused is None]
+    parts = []
+    for verdict, label, other in (("first", table.first, table.second), ("second", table.second, table.first)):
+        won = [row.task for row in measured if row.verdict == verdict]
+        if won:
+            parts.append(f"`{label}` is better than `{other}` on {_listed(won)}")
+    tied = [row.task for row in measured if row.verdict == "tie"]
+    if tied:
+        parts.append(f"they never differ on {_listed(tied)}")
+    open_rows = [row for row in measured if row.verdict == "none"]
+    if open_rows:
+        shown = [
+            row.task + (f" (smallest visible difference {number(row.detectable)})" if math.isfinite(row.detectable) else "")
+            for row in open_rows
+        ]
+        parts.append(f"no difference may be claimed on {_listed(shown)}")
+    correction = f" (p < {ALPHA:.2g} after Holm's correction over {len(measured)} tasks)" if len(measured) > 1 else f" (p < {ALPHA:.2g})"
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}{correction if 'better' in text else ''}." if text else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,91 @@
+"""How single records are shown and told apart: texts of numbers, labels of encoders, and what must agree before two rows are set side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evalharness.keys import canonical
+from evalharness.records import inside
+
+Record = Mapping[str, Any]
+COMPARED = ("task_version", "dataset", "dataset_fingerprint", "split", "selection", "seed", "protocols")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Hold one number as a table shows it."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    status: str
+    reason: str | None = None
+    name: str | None = None  # of a worst group or domain
+    rank: str | None = None  # the rank set, where it stands beside the value
+    shown: str | None = None  # the text, where it is no score
+
+    @property
+    def text(self) -> str:
+        """Return value and interval in one string; what was not measured says so."""
+        if self.shown is not None:
+            return self.shown
+        if self.value is None:
+            return {"not_applicable": "n/a"}.get(self.status, self.status.replace("_", " "))
+        shown = number(self.value)
+        if self.low is not None and self.high is not None:
+            shown += f" [{number(self.low)}, {number(self.high)}]"
+        elif self.low is not None:
+            shown += f" (≥ {number(self.low)})"
+        elif self.high is not None:
+            shown += f" (≤ {number(self.high)})"
+        status = "" if self.status == "measured" else f" {self.status.replace('_', ' ')}"
+        return (f"{self.name}: " if self.name else "") + shown + status + (f" #{self.rank}" if self.rank else "")
+
+
+def number(value: float) -> str:
+    """Return a number as tables show it: three decimals, no leading zero, four significant digits above 10.
+
+    >>> number(0.8123), number(-0.5), number(12.3456), number(1.0)
+    ('.812', '-.500', '12.35', '1.000')
+    """
+    if abs(value) >= 10:
+        return f"{value:.4g}"
+    return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
+
+
+def limit_of(record: Record) -> str:
+    """Return the limit that a record's rows were drawn under, the empty string for none."""
+    selection = record["selection"] or ""
+    return selection.rpartition("[limit=")[2].rstrip("]") if "[limit=" in selection else ""
+
+
+def label_of(record: Record) -> str:
+    """Return how tables name an encoder, its layer with it."""
+    return record["encoder"] + (f"@{record['layer']}" if record["layer"] else "")
+
+
+def version_of(record: Record) -> str:
+    """Return what must agree for rows of one task to stand in one column, or to be compared."""
+    return canonical([field_of(record, name) for name in COMPARED])
+
+
+def field_of(record: Record, name: str) -> Any:
+    """Return one of the fields that must agree; of the protocols all but the encoder's."""
+    if name == "protocols":
+        return {key: value for key, value in (record["protocols"] or {}).items() if key != "encoder"}
+    return record[name]
+
+
+def domain_of(record: Record) -> str:
+    """Return the name of a record's domain: what its rows were selected by, or the shift."""
+    return inside(record["selection"]).rpartition("=")[2] or str(record["shift"])
+
+
+def score_of(record: Record) -> Score:
+    """Return a record's number as a table shows it."""
+    return Score(
+        value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], reason=record["reason"]
+    )
