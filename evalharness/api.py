@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evalharness.board import Board
 from evalharness.errors import UsageError
-from evalharness.leaderboard import Board, board_from_records
+from evalharness.leaderboard import board_from_records
 from evalharness.records import record_key, score_digest
 from evalharness.registry import Registry, load_registry
 from evalharness.session import Session, Settings, Silent, open_library

@@ -32,18 +32,20 @@ class Joint:
     The resamples run over the union of all rows, so that paired, disjoint and partly shared rows need no cases of their own.
     """
 
-    def __init__(self, metric: MetricInfo, pieces: Sequence[Items], resampler: Resampler) -> None:
+    def __init__(self, metric: MetricInfo, pieces: Sequence[Items], resampler: Resampler, rows: Array | None = None) -> None:
+        """Join pieces; ``rows`` widens the union of their rows by others that are drawn with them."""
         self.metric = metric
         self.pieces = [piece.in_order() for piece in pieces]
         self._resampler = resampler
         self.values = np.array([value_of(metric, piece) for piece in self.pieces])
-        self.rows = np.unique(np.concatenate([piece.rows for piece in self.pieces]))
+        self.rows = np.unique(np.concatenate([*[piece.rows for piece in self.pieces], *([] if rows is None else [rows])]))
         self.n = len(self.rows)
 
     @cached_property
     def paired(self) -> bool:
         """Say whether all pieces hold the same rows."""
-        return all(len(piece.rows) == self.n for piece in self.pieces)
+        first = self.pieces[0].rows
+        return all(len(piece.rows) == len(first) and bool((piece.rows == first).all()) for piece in self.pieces[1:])
 
     @cached_property
     def disjoint(self) -> bool:
@@ -145,7 +147,8 @@ class Joint:
         return "the two never differ" if not factors.sum() else "the statistic does not vary, or is undefined in too many resamples"
 
     def _limits(self, factors: Array) -> dict[str, float]:
-        ends = np.stack([factors * self.metric.low, factors * self.metric.high])
+        used = factors[factors != 0]  # 0 times an open end is no number
+        ends = np.stack([used * self.metric.low, used * self.metric.high])
         return {"low": float(ends.min(axis=0).sum()), "high": float(ends.max(axis=0).sum())}
 
     def _interval(self, factors: Array, value: float, level: float) -> Interval:

@@ -1,0 +1,113 @@
+"""Leaderboard tables along one axis: every shift, codec, group, fit or layer of a task's main metric, and what an encoder costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from evalharness.board import BoardRow, BoardTable, interval_notes
+from evalharness.costs import format_bytes, format_count
+from evalharness.records import inside
+from evalharness.shown import Record, Score, label_of, limit_of, score_of
+
+BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
+
+
+def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
+    """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own."""
+    plain = [record for record in records if record["statistic"] == "value" and record["over"] is None]
+    for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
+        own = [record for record in plain if (record["suite"] or "", record["task"], limit_of(record)) == key]
+        bases = [record for record in own if record["main"] and record["value"] is not None]
+        if bases:
+            found = _axis_table(key, own, bases[-1], by)
+            if found is not None:
+                yield found
+
+
+def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, by: str) -> BoardTable | None:
+    fixed = [name for name in ("shift", "codec", "group", "fit") if name not in BY[by]]
+    cells = [
+        record
+        for record in own
+        if all(
+            record[name] == base[name]
+            for name in (*fixed, "target", "metric", "evaluator", "params", "seed", "task_version", "dataset_fingerprint")
+        )
+        and (by != "group" or record["group"] is not None)
+    ]
+    columns = {name: f"{name}\nn = {n}" for name, n in sorted(_axis_sizes(cells, by).items(), key=lambda item: _natural(item[0]))}
+    if len(columns) < (1 if by == "group" else 2):
+        return None
+    scores: dict[str, dict[str, Score]] = {}
+    for record in cells:
+        scores.setdefault(label_of(record), {})[_axis_value(record, by)] = score_of(record)
+    rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
+    limit = f" · limited to {key[2]} rows" if key[2] else ""
+    title = f"{key[0] or 'single tasks'} · {key[1]} · {base['metric']} by {by}{limit}"
+    return BoardTable(title=title, columns=columns, rows=rows, notes=interval_notes(cells), records=list(cells))
+
+
+def _axis_sizes(cells: Sequence[Record], by: str) -> dict[str, str]:
+    sizes: dict[str, set[int]] = {}
+    for record in cells:
+        sizes.setdefault(_axis_value(record, by), set()).add(record["n"] or 0)
+    return {name: "/".join(map(str, sorted(found))) for name, found in sizes.items()}
+
+
+def _natural(name: str) -> tuple[Any, ...]:
+    """Sort the clean and uncompressed value first, and numbers in names as numbers."""
+    parts = [float(part) if part.replace(".", "", 1).isdigit() else part for part in name.replace("/", " ").split()]
+    return (name not in ("clean", "float32"), [(isinstance(part, str), part) for part in parts])
+
+
+def _axis_value(record: Record, by: str) -> str:
+    if by == "shift":
+        if record["shift"] == "clean":
+            return "clean"
+        domain = inside(record["selection"])
+        return (
+            f"{record['shift']} {domain.rpartition('=')[2]}"
+            if record["shift_kind"] == "domain" and domain
+            else f"{record['shift']} {record['severity']:.3g}"
+        )
+    return str(record[BY[by][0]])
+
+
+# --- costs --------------------------------------------------------------------------------------------------------
+
+_COSTS = {
+    "items_per_second": ("items a\nsecond", format_count),
+    "parameters": ("parameters", format_count),
+    "flops_per_item": ("FLOPs\nan item", format_count),
+    "dim": ("dim", str),
+    "bytes_per_vector": ("bytes a\nvector", format_bytes),
+    "peak_memory_bytes": ("peak\nmemory", format_bytes),
+}
+
+
+def cost_table(rows: Sequence[Mapping[str, Any]]) -> BoardTable:
+    """Return the table of what each encoder costs, from :func:`evalharness.costs.summarise_costs`."""
+    found, notes = [], []
+    for row in rows:
+        scores = {}
+        for key, (_, write) in _COSTS.items():
+            value = row.get(key)
+            reason = None if value is not None else row["reasons"].get(key)
+            scores[key] = Score(
+                value=value, low=None, high=None, n=row["items"], status="measured", reason=reason, shown=_shown(value, write)
+            )
+        label = f"{row['encoder']} · {row['modality']}"
+        found.append(BoardRow(encoder=label, scores=scores, ranked=True))
+        unknown = [f"{key.replace('_', ' ')}: {score.reason}" for key, score in scores.items() if score.reason]
+        notes += [f"{label}: {'; '.join(unknown)}"] if unknown else []
+    devices = sorted({f"{row['device']}, {row['dtype']}" + (f", {row['threads']} threads" if row.get("threads") else "") for row in rows})
+    notes.insert(
+        0,
+        f"Measured while embedding, on {'; '.join(devices)}; peak memory is {' or '.join(sorted({str(row['memory_kind']) for row in rows}))}.",
+    )
+    return BoardTable(title="costs", columns={key: heading for key, (heading, _) in _COSTS.items()}, rows=found, notes=notes)
+
+
+def _shown(value: Any, write: Any) -> str:
+    return "–" if value is None else str(write(value))

@@ -1,0 +1,384 @@
+"""The headline tables: one for each suite, modality and limit, main values first, then what hides behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from evalharness.board import BoardRow, BoardTable, RankSet, interval_notes, rank_text
+from evalharness.shown import Record, Score, domain_of, label_of, limit_of, number, score_of, version_of
+
+MAX_TASK_COLUMNS = 5
+MAX_COLUMNS = 8
+MEAN = "mean"
+
+
+class Ranking(Protocol):
+    """What rank sets a board is given."""
+
+    def sets(self, task: str) -> Mapping[str, RankSet]:
+        """Return the rank sets of one task by encoder label."""
+
+    def suite(self, tasks: Sequence[str]) -> tuple[Mapping[str, RankSet], Mapping[str, tuple[float, float, float]]]:
+        """Return rank sets and means with bounds over tasks by encoder label."""
+
+    def reasons(self) -> Mapping[str, str]:
+        """Return why tasks have no rank sets."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """Hold what tables need beside records: each task's modality and margin, and how many bytes a unit's vectors take."""
+
+    modalities: Mapping[str, str] = field(default_factory=dict)
+    margins: Mapping[str, float] = field(default_factory=dict)
+    bytes_of: Mapping[str, float] = field(default_factory=dict)  # unit -> bytes a vector
+    rank: Any = None  # (records by task) -> Ranking, or None
+    partial: bool = False
+
+
+def headline_tables(records: Sequence[Record], facts: Facts) -> Iterator[BoardTable]:
+    """Yield the headline tables of some records."""
+
+    def key_of(record: Record) -> tuple[str, str, str]:
+        return record["suite"] or "", facts.modalities.get(record["task"], ""), limit_of(record)
+
+    for key in sorted({key_of(record) for record in records}):
+        own = [record for record in records if key_of(record) == key]
+        main = [record for record in own if record["main"]]
+        if main:
+            yield from _Headline(key, main, own, facts).tables()
+
+
+class _Headline:
+    """Make the tables of one suite, modality and limit."""
+
+    def __init__(self, key: tuple[str, str, str], main: Sequence[Record], records: Sequence[Record], facts: Facts) -> None:
+        suite, modality, limit = key
+        self.title = f"{suite or 'single tasks'}{f' · {modality}' if modality else ''}{f' · limited to {limit} rows' if limit else ''}"
+        self._records = records
+        self._facts = facts
+        self.tasks = list(dict.fromkeys(record["task"] for record in main))
+        chosen = {task: newest_version([record for record in main if record["task"] == task]) for task in self.tasks}
+        self._columns = {task: kept for task, (kept, _) in chosen.items()}
+        self._older = {task: older for task, (_, older) in chosen.items() if older}
+        measured = {task: [record for record in kept if record["status"] == "measured"] for task, kept in self._columns.items()}
+        self._ranking: Ranking | None = None if facts.rank is None else facts.rank(measured)
+
+    def tables(self) -> Iterator[BoardTable]:
+        for start in range(0, len(self.tasks), MAX_TASK_COLUMNS):
+            table = self._table(self.tasks[start : start + MAX_TASK_COLUMNS], last=start + MAX_TASK_COLUMNS >= len(self.tasks))
+            if table.rows:
+                yield table
+
+    # --- one table ------------------------------------------------------------------------------------------------
+
+    def _table(self, tasks: list[str], *, last: bool) -> BoardTable:
+        used = [record for task in tasks for record in self._columns[task]]
+        scores: dict[str, dict[str, Score]] = {}
+        for record in used:
+            scores.setdefault(label_of(record), {})[record["task"]] = score_of(record)
+        others = sorted(encoder for encoder, found in scores.items() if all(score.status == "not_applicable" for score in found.values()))
+        scores = {encoder: found for encoder, found in scores.items() if encoder not in others}
+        columns = {task: _heading(task, self._columns[task]) for task in tasks}
+        ranks = self._add_ranks(tasks, columns, scores)
+        room = MAX_COLUMNS - 1 - bool(ranks)
+        for column in self._beside(tasks):
+            if len(columns) < room:
+                columns[column.key] = column.heading
+                for encoder, score in column.scores.items():
+                    if encoder in scores:
+                        scores[encoder][column.key] = score
+        rows = [self._row(encoder, tasks, found, ranks.get(encoder)) for encoder, found in scores.items()]
+        rows.sort(key=lambda row: (not row.ranked, -self._order(row, tasks), row.encoder))
+        notes = [*interval_notes(used), *self._notes(tasks, columns, rows, ranks, last=last)]
+        notes += [f"Of another modality: {', '.join(others)}."] if others and rows else []
+        return BoardTable(title=self.title, columns=columns, rows=rows, notes=notes, records=used)
+
+    def _commensurate(self) -> bool:
+        """Say whether the main values of all tasks lie on one scale, so that a mean means something."""
+        return len({(record["metric"], record["higher_is_better"]) for kept in self._columns.values() for record in kept}) == 1
+
+    def _add_ranks(self, tasks: Sequence[str], columns: dict[str, str], scores: dict[str, dict[str, Score]]) -> Mapping[str, RankSet]:
+        """Add rank sets to scores, a mean over tasks of one scale to columns, and return the rank sets of rows."""
+        ranking = self._ranking
+        if len(self.tasks) == 1:
+            return {} if ranking is None else ranking.sets(tasks[0])
+        for task in tasks if ranking is not None else ():
+            for encoder, rank in ranking.sets(task).items():  # type: ignore[union-attr]
+                if encoder in scores:
+                    scores[encoder][task] = replace(scores[encoder][task], rank=rank_text(rank))
+        if not self._commensurate():
+            return {}
+        sets, means = ({}, {}) if ranking is None else ranking.suite(self.tasks)
+        found = {encoder: self._mean(encoder, means) for encoder in scores}
+        if any(score is not None for score in found.values()):
+            heading = f"mean of {len(self.tasks)} tasks\n{self._columns[tasks[0]][0]['metric']}"
+            tasks_after = dict(columns)
+            columns.clear()
+            columns |= {MEAN: heading, **tasks_after}
+            for encoder, score in found.items():
+                if score is not None:
+                    scores[encoder][MEAN] = score
+        return sets
+
+    def _mean(self, encoder: str, means: Mapping[str, tuple[float, float, float]]) -> Score | None:
+        """Return an encoder's mean over tasks; over those it has, where that was asked for."""
+        values = [
+            record["value"]
+            for kept in self._columns.values()
+            for record in kept
+            if label_of(record) == encoder and record["status"] == "measured"
+        ]
+        if len(values) == len(self.tasks):
+            mean = sum(values) / len(values)
+            _, low, high = means.get(encoder, (mean, float("nan"), float("nan")))
+            lower = any(record["higher_is_better"] is False for kept in self._columns.values() for record in kept)
+            bounds = (-high, -low) if lower else (low, high)
+            known = [None if bound != bound else bound for bound in bounds]  # noqa: PLR0124 (NaN marks a bound that is not known)
+            return Score(value=mean, low=known[0], high=known[1], n=len(values), status="measured")
+        if self._facts.partial and values:
+            return Score(
+                value=sum(values) / len(values), low=None, high=None, n=len(values), status=f"over {len(values)} of {len(self.tasks)}"
+            )
+        return None
+
+    def _row(self, encoder: str, tasks: Sequence[str], found: dict[str, Score], rank: RankSet | None) -> BoardRow:
+        main = [found.get(task) for task in tasks]
+        bad = [
+            f"{task}: {score.reason or score.status.replace('_', ' ')}"
+            for task, score in zip(tasks, main, strict=True)
+            if score and score.status != "measured"
+        ]
+        lacking = [task for task, score in zip(tasks, main, strict=True) if score is None]
+        reason = "; ".join(bad + ([f"not run: {', '.join(lacking)}"] if lacking else [])) or None
+        return BoardRow(encoder=encoder, scores=found, ranked=reason is None, reason=reason, rank=None if reason else rank)
+
+    def _order(self, row: BoardRow, tasks: Sequence[str]) -> float:
+        """Order by the mean over tasks where all share a scale, by the first task otherwise."""
+        lower = {task for task in tasks if any(record["higher_is_better"] is False for record in self._columns[task])}
+        values = [
+            (-1 if task in lower else 1) * score.value for task in tasks if (score := row.scores.get(task)) and score.value is not None
+        ]
+        if not values:
+            return float("-inf")
+        if MEAN in row.scores and row.scores[MEAN].value is not None:
+            return (-1 if lower else 1) * float(row.scores[MEAN].value or 0.0)
+        return sum(values) / len(values) if self._commensurate() else values[0]
+
+    # --- notes ----------------------------------------------------------------------------------------------------
+
+    def _notes(
+        self, tasks: Sequence[str], columns: Mapping[str, str], rows: Sequence[BoardRow], ranks: Mapping[str, RankSet], *, last: bool
+    ) -> list[str]:
+        notes = []
+        shown = {score.rank for row in rows for key, score in row.scores.items() if key in tasks and score.rank}
+        if ranks or shown:
+            how = "95 % right for all rows at once, from paired resamples of the same items"
+            places = "places that cannot be excluded"
+            what = [
+                f"rank: {places}{', over the mean, for these tasks' if len(self.tasks) > 1 else ''}" if ranks else "",
+                f"#: {'the same' if ranks else places} in one task" if shown else "",
+            ]
+            notes.append(f"{'; '.join(text for text in what if text).capitalize()}; {how}.")
+        if len(self.tasks) > 1 and not self._commensurate() and last:
+            metrics = sorted({record["metric"] for kept in self._columns.values() for record in kept})
+            notes.append(f"No mean over tasks: {', '.join(metrics)} share no scale.")
+        if any("/" in key for key in columns):
+            notes.append("Worst: its name and value; (≥ …) is a lower bound over all groups at once.")
+        notes += [
+            f"{task}: {older} rows of another version, data or selection are not shown"
+            for task, older in self._older.items()
+            if task in tasks
+        ]
+        if self._ranking is not None:
+            notes += [f"{task}: no rank sets, {reason}" for task, reason in self._ranking.reasons().items() if task in tasks]
+        notes += [f"{row.encoder} is not ranked: {row.reason}" for row in rows if not row.ranked]
+        return [*notes, *self._flags(tasks)]
+
+    def _flags(self, tasks: Sequence[str]) -> list[str]:
+        """Return what is wrong in cells that the table does not show."""
+        counts: dict[tuple[str, str], dict[str, int]] = {}
+        for record in self._records:
+            if record["task"] in tasks and not record["main"] and record["status"] in ("failed", "not_converged", "suspect"):
+                held = counts.setdefault((record["task"], label_of(record)), {})
+                held[record["status"]] = held.get(record["status"], 0) + 1
+        words = {"failed": "failed", "not_converged": "not converged", "suspect": "suspect"}
+        return [
+            f"{task}, {encoder}: besides, {', '.join(f'{count} {words[status]}' for status, count in sorted(held.items()))}"
+            for (task, encoder), held in sorted(counts.items())
+        ]
+
+    # --- beside the main value ------------------------------------------------------------------------------------
+
+    def _beside(self, tasks: Sequence[str]) -> Iterator[_Column]:
+        """Yield the columns that may stand beside main values, the most telling first."""
+        for kind in (self._domains, self._unseen, self._groups, self._robust, self._codecs):
+            for task in tasks:
+                yield from kind(task)
+
+    def _gather(self, task: str, heading: str, found: Iterable[tuple[Record, str, Score]]) -> Iterator[_Column]:
+        columns: dict[str, _Column] = {}
+        for base, name, score in found:
+            column = columns.setdefault(name, _Column(key=f"{task}/{name}", heading=f"{task}\n{heading.format(name)}", scores={}))
+            column.scores[label_of(base)] = score
+        yield from columns.values()
+
+    def _with(self, task: str, **fields: Any) -> Iterator[tuple[Record, Record]]:
+        """Yield each main record of a task with the records of its cell that have some fields; other axes are free where ``cell`` is None."""
+        for base in self._columns[task]:
+            for record in self._records:
+                if all(record[name] == base[name] for name in _CELL) and all(record[name] == value for name, value in fields.items()):
+                    yield base, record
+
+    def _domains(self, task: str) -> Iterator[_Column]:
+        worst = [
+            (base, record)
+            for base, record in self._with(task, statistic="worst", over="domain")
+            if record["value"] is not None and record["codec"] == base["codec"]
+        ]
+        found = [(base, "domain", replace(score_of(record), name=str(record["group"]).rpartition("=")[2])) for base, record in worst]
+        named = {label_of(base) for base, _ in worst}
+        for base, record in self._with(task, statistic="value", shift_kind="domain", group=None, over=None):
+            if (
+                label_of(base) not in named
+                and base["shift"] == "clean"
+                and record["value"] is not None
+                and record["codec"] == base["codec"]
+            ):
+                found.append((base, "domain", replace(score_of(record), name=domain_of(record))))
+        yield from self._gather(task, "worst {}", _worst_of(found))
+
+    def _groups(self, task: str) -> Iterator[_Column]:
+        found = [
+            (base, str(record["over"]).partition(":")[2], replace(score_of(record), name=str(record["group"]).partition("=")[2]))
+            for base, record in self._with(task, statistic="worst")
+            if str(record["over"]).startswith("group:")
+            and record["value"] is not None
+            and all(record[name] == base[name] for name in ("shift", "severity", "selection", "codec"))
+        ]
+        yield from self._gather(task, "worst {}", found)
+
+    def _unseen(self, task: str) -> Iterator[_Column]:
+        found = [
+            (base, "unseen less seen", score_of(record))
+            for base, record in self._with(task, statistic="difference", over="family:unseen", reference="family:seen")
+            if record["codec"] == base["codec"]
+        ]
+        yield from self._gather(task, "{}", found)
+
+    def _robust(self, task: str) -> Iterator[_Column]:
+        found = [
+            (base, record)
+            for base, record in self._with(task, statistic="value", shift="robust", group=None)
+            if base["shift"] != "robust" and record["codec"] == base["codec"]
+        ]
+        largest = max((record["severity"] for _, record in found), default=None)
+        kept = [(base, f"robust at {_fraction(largest)}", score_of(record)) for base, record in found if record["severity"] == largest]
+        yield from self._gather(task, "{}", kept)
+
+    def _codecs(self, task: str) -> Iterator[_Column]:
+        margin = self._facts.margins.get(task)
+        if margin is None:
+            return
+        found = []
+        for base in self._columns[task]:
+            coded = [
+                record
+                for own, record in self._with(task, statistic="difference", reference="float32", group=None, over=None)
+                if own is base and all(record[name] == base[name] for name in ("shift", "severity", "selection"))
+            ]
+            if coded and (score := self._cheapest(coded, margin)) is not None:
+                found.append((base, f"codec within {number(margin)}", score))
+        yield from self._gather(task, "{}", found)
+
+    def _cheapest(self, coded: Sequence[Record], margin: float) -> Score | None:
+        """Walk from dear to cheap codecs as long as a loss beyond the margin is excluded; the first that is not ends the walk."""
+        sized = [(self._facts.bytes_of.get(record["unit_of_cell"] or ""), record) for record in map(self._with_unit, coded)]
+        known = sorted([(size, record) for size, record in sized if size is not None], key=lambda item: -item[0])
+        best: Score | None = None
+        for size, record in known:
+            bound = record["low"] if record["higher_is_better"] is not False else None if record["high"] is None else -record["high"]
+            unchanged = record["low"] is None and record["value"] == 0
+            if not unchanged and (bound is None or bound < -margin):
+                break
+            best = replace(score_of(record), name=f"{record['codec']} ({size:g} B)", rank=None)
+        return best or (
+            Score(value=None, low=None, high=None, n=None, status="none", reason="no codec stays within the margin") if known else None
+        )
+
+    def _with_unit(self, record: Record) -> dict[str, Any]:
+        """Return a difference with the unit of the coded cell itself, whose line knows its bytes."""
+        axes = (*_CELL, "shift", "severity", "selection", "codec")
+        own = next(
+            (
+                each
+                for each in self._records
+                if each["reference"] is None and each["over"] is None and all(each[name] == record[name] for name in axes)
+            ),
+            None,
+        )
+        return {**record, "unit_of_cell": None if own is None else own["unit"]}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Column:
+    key: str
+    heading: str
+    scores: dict[str, Score]
+
+
+_CELL = (
+    "suite",
+    "task",
+    "encoder",
+    "layer",
+    "fit",
+    "target",
+    "evaluator",
+    "metric",
+    "params",
+    "seed",
+    "task_version",
+    "dataset_fingerprint",
+)
+
+
+def _worst_of(found: Sequence[tuple[Record, str, Score]]) -> list[tuple[Record, str, Score]]:
+    """Return each encoder's worst of several."""
+    worst: dict[str, tuple[Record, str, Score]] = {}
+    for base, name, score in found:
+        sign = -1.0 if base["higher_is_better"] is False else 1.0
+        known = worst.get(label_of(base))
+        if known is None or sign * float(score.value or 0) < sign * float(known[2].value or 0):
+            worst[label_of(base)] = (base, name, score)
+    return list(worst.values())
+
+
+def _fraction(value: float | None) -> str:
+    """Return a budget as it is usually written.
+
+    >>> _fraction(8 / 255), _fraction(0.5)
+    ('8/255', '0.5')
+    """
+    if value is None:
+        return ""
+    steps = value * 255
+    return f"{round(steps)}/255" if abs(steps - round(steps)) < 1e-6 and 0 < round(steps) < 128 else f"{value:g}"
+
+
+def newest_version(column: Sequence[Record]) -> tuple[list[Record], int]:
+    """Return the rows of the version that came last (measured ones decide), and how many others there are."""
+    measured = [record for record in column if record["value"] is not None] or column
+    version = version_of(measured[-1])
+    kept = [record for record in column if version_of(record) == version or record["value"] is None]
+    names = {label_of(record) for record in kept if version_of(record) == version}
+    kept = [record for record in kept if version_of(record) == version or label_of(record) not in names]
+    return kept, len(column) - len(kept)
+
+
+def _heading(task: str, column: Sequence[Record]) -> str:
+    metric = column[-1]["metric"]
+    sizes = sorted({record["n"] for record in column if record["n"]})
+    return f"{task}\n{metric}" + (f"\nn = {'/'.join(map(str, sizes))}" if sizes else "")
