@@ -12,6 +12,7 @@ import numpy as np
 from evalharness import stats
 from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing
 from evalharness.joint import Joint
+from evalharness.records import inside
 from evalharness.summaries import SummaryPlan, empty_record, extreme_records, make_metric_record
 from evalharness.types import MetricInfo
 
@@ -232,15 +233,6 @@ def _over_domains(
     wide = {inside(cell.base["selection"]): estimate(metric, piece, resampler, level) for cell, piece in zip(group, pieces, strict=True)}
     if len(wide) == len(group) and not pieces[0].episodic:
         yield from extreme_records(replace(plan.summary, base=base), pieces[0], metric, "domain", wide)
-
-
-def inside(selection: str | None) -> str:
-    """Return the row filter of a selection, a limit being none.
-
-    >>> inside("test[domain=photo][limit=100]")
-    'domain=photo'
-    """
-    return next((part.rstrip("]") for part in (selection or "").split("[")[1:] if not part.startswith("limit=")), "")
 
 
 def joined_selection(selections: Sequence[str]) -> str:

@@ -59,6 +59,12 @@ class StoreError(EvalHarnessError):
     exit_code = 7
 
 
+class NotVerifiedError(EvalHarnessError):
+    """Results do not hold what they claim."""
+
+    exit_code = 9
+
+
 class UnitsFailedError(EvalHarnessError):
     """Report that a run ended with failed units."""
 

@@ -87,13 +87,17 @@ def restore_items(facts: Mapping[str, Any], stored: StoredOutcome) -> Items:
         rows=stored.rows,
         columns=held,
         clusters=clusters,
-        scalars=facts.get("scalars", {}),
-        replicates={name: np.array(values, dtype=np.float64) for name, values in facts.get("replicates", {}).items()},
+        scalars={name: _number(value) for name, value in facts.get("scalars", {}).items()},
+        replicates={name: np.array([_number(value) for value in values]) for name, values in facts.get("replicates", {}).items()},
         cluster_name=facts["cluster"],
         num_classes=facts["num_classes"],
         status=facts["status"],
         reason=facts.get("reason"),
     )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,10 +145,15 @@ class Evidence:
         name = (line.get("row_sets") or {}).get(part)
         if name is None:
             raise StoreError(f"part `{part}` has no row set")
-        return self._row_file(name)
+        return self.row_file(name)
 
     @functools.lru_cache(maxsize=8)  # noqa: B019 (an evidence lives as long as a command)
-    def _row_file(self, name: str) -> RowSet:
+    def row_file(self, name: str) -> RowSet:
+        """Return a row set by its digest.
+
+        Raises:
+            StoreError: its file is missing or cannot be read.
+        """
         for run in self.reader.runs:
             path = run.folder / "rows" / f"{name}.parquet"
             if path.is_file():

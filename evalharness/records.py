@@ -93,6 +93,15 @@ def cell_key(record: Mapping[str, Any]) -> str:
     return canonical(fields)
 
 
+def inside(selection: str | None) -> str:
+    """Return the row filter of a selection, a limit being none.
+
+    >>> inside("test[domain=photo][limit=100]")
+    'domain=photo'
+    """
+    return next((part.rstrip("]") for part in (selection or "").split("[")[1:] if not part.startswith("limit=")), "")
+
+
 def make_record(**fields: Any) -> dict[str, Any]:
     """Return a record with every field, in order; NaN becomes null.
 

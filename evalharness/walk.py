@@ -21,7 +21,7 @@ from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, TaskPlan, UnitP
 from evalharness.pools import row_table
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse
-from evalharness.store.results import StoredOutcome, UnitResult, compact, variant_name
+from evalharness.store.results import StoredOutcome, UnitResult, beside_columns, compact, variant_name
 from evalharness.summaries import SummaryPlan, empty_record, summarise
 from evalharness.tables import TableMaker, align
 from evalharness.types import Array, Codec, Column, EncoderSpec, EvaluatorSpec, Outcome, Side
@@ -56,6 +56,7 @@ class TaskWalk:
         self._label = use.label
         self._resampler = Resampler(task.seed)
         self._reasons: dict[str, str] = {}
+        self._bytes: float | None = None
         self._kept: dict[str, dict[str, Items]] = {}
         self._stored = stored
         self.num_fits = 0
@@ -173,10 +174,19 @@ class TaskWalk:
         line |= {
             "status": status,
             "details": self._details(unit, outcomes),
+            "bytes_per_vector": self._bytes,
             "outcomes": [describe_items(items) for items in outcomes],
             "row_sets": {items.part: self.task.row_sets.get(items.part) for items in outcomes},
         }
-        stored = [StoredOutcome(variant=items.variant, rows=items.rows, columns=_stored_columns(items)) for items in outcomes]
+        stored = [
+            StoredOutcome(
+                variant=items.variant,
+                rows=items.rows,
+                columns=_stored_columns(items),
+                beside=beside_columns(items.scalars, items.replicates),
+            )
+            for items in outcomes
+        ]
         return UnitResult(key=unit.key, line=line, records=records, outcomes=stored), status
 
     # --- several cells at once ------------------------------------------------------------------------------------
@@ -281,6 +291,8 @@ class TaskWalk:
         codec = fitted.codec if fitted is not None else self._tables.codec(cell.codec, job.calibrate)
         names = fitted.names if fitted is not None else None
         test, kept = self._tables.side(job.test, codec, cell.codec.name, cell.target, names)
+        largest = max(test.parts.values(), key=len)
+        self._bytes = 4.0 * largest.vectors.dense().shape[1] if codec is None else float(codec.bytes_per_vector(len(largest)))
         clean = None if job.clean is None else self._tables.side(job.clean, codec, cell.codec.name, cell.target, names)[0]
         exact = self._tables.side(job.test, None, "float32", cell.target, names)[0] if "exact" in cell.evaluator.needs else None
         base = None if job.base is None else self._tables.table(job.base, codec, cell.codec.name, None, None)

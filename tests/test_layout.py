@@ -25,7 +25,7 @@ LAYERS = (
     "hookspecs numerics stats yaml",
     "registry suites selection store vectors adapters transforms probes identify gauges costs",
     "stamp pools cells plan planner passes embed devices tables grouping estimates joint summaries across estimate walk",
-    "session facts run evidence leaderboard testing checkup api",
+    "session facts run evidence shown board headline axes ranks compare leaderboard invariants verify failures testing checkup api",
     "cli",
 )
 LAYER = {name: at for at, names in enumerate(LAYERS) for name in names.split()}

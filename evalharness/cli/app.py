@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from evalharness.cli import cache, doctor, leaderboard, listing, run, validate
+from evalharness.cli import cache, compare, doctor, failures, leaderboard, listing, run, validate, verify
 
 
 def _version(value: bool) -> None:
@@ -45,5 +45,8 @@ def make_app() -> typer.Typer:
     app.command("validate")(validate.validate)
     app.command("doctor")(doctor.doctor)
     app.command("leaderboard")(leaderboard.leaderboard)
+    app.command("compare")(compare.compare)
+    app.command("verify")(verify.verify)
+    app.command("failures")(failures.failures)
     app.add_typer(cache.make_app(), name="cache")
     return app

@@ -117,6 +117,24 @@ def read_lines(path: Path) -> Iterator[Any]:
         return
 
 
+def torn_lines(path: Path) -> list[int]:
+    """Return the numbers, from 1, of the lines that are no JSON, an unfinished last one included."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    torn = []
+    for number, raw in enumerate(lines, 1):
+        try:
+            if raw.strip():
+                json.loads(raw)
+        except ValueError:
+            torn.append(number)
+    if lines[-1].strip() and len(lines) not in torn:
+        torn.append(len(lines))
+    return torn
+
+
 def content_digest(path: Path) -> str:
     """Return the BLAKE2 digest of a file's content, read in blocks."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)

@@ -105,6 +105,8 @@ def outcome_digest(rows: Array, columns: Mapping[str, Array]) -> str:
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, values in [("row", rows.astype(np.int64)), *sorted(columns.items())]:
         wide = values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+        if wide.dtype.kind == "f":
+            wide[np.isnan(wide)] = np.nan  # every NaN alike, whatever its sign
         state.update(f"{name}:{wide.dtype}:{wide.shape};".encode())
         state.update(np.ascontiguousarray(wide).tobytes())
     return state.hexdigest()
@@ -112,11 +114,26 @@ def outcome_digest(rows: Array, columns: Mapping[str, Array]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class StoredOutcome:
-    """Hold one variant's items as they are stored: ``rows`` (M,), ``columns`` name to (M,) or (M, way)."""
+    """Hold one variant's items as they are stored: ``rows`` (M,), ``columns`` name to (M,) or (M, way).
+
+    ``beside`` holds what stands in the unit's line and not in the file: statistics of the whole cloud and their replicates.
+    """
 
     variant: str
     rows: Array
     columns: Mapping[str, Array]
+    beside: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of all that was seen."""
+        return outcome_digest(self.rows, {**self.columns, **self.beside})
+
+
+def beside_columns(scalars: Mapping[str, float], replicates: Mapping[str, Array]) -> dict[str, Array]:
+    """Return statistics of a whole cloud as arrays, for the digest."""
+    found = {f"scalar {name}": np.array([value], dtype=np.float64) for name, value in scalars.items()}
+    return found | {f"replicates {name}": np.asarray(values, dtype=np.float64) for name, values in replicates.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +196,8 @@ class RunWriter:
             self._write_outcomes(self.folder / file, held)
             for unit in held:
                 unit.line["file"] = f"{self.folder.name}/{file}"
-                self._point(unit, f"{self.folder.name}/{file}")
+        for unit in units:
+            self._point(unit)
         for unit in units:
             unit.line |= {"records": len(unit.records), "digest": score_digest(unit.records)}
         append_lines(self.folder / "records.jsonl", [record for unit in units for record in unit.records])
@@ -194,12 +212,13 @@ class RunWriter:
             append_lines(self.folder / "costs.jsonl", list(fresh.values()))
             self._costs |= fresh.keys()
 
-    def _point(self, unit: UnitResult, file: str) -> None:
-        known = {outcome.variant: outcome_digest(outcome.rows, outcome.columns) for outcome in unit.outcomes}
+    def _point(self, unit: UnitResult) -> None:
+        """Say in every record of a cell where its items lie."""
+        known = {outcome.variant: outcome.digest for outcome in unit.outcomes}
         for record in unit.records:
             variant = record.pop("_variant", None)
             if variant in known:
-                record["outcome"] = f"{file}#{unit.key}#{variant}#{known[variant]}"
+                record["outcome"] = f"{unit.line['file']}#{unit.key}#{variant}#{known[variant]}"
 
     def _write_outcomes(self, path: Path, units: Sequence[UnitResult]) -> None:
         import pyarrow as pa

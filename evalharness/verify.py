@@ -1,0 +1,342 @@
+"""Check results as a stranger would: files against digests, runs against their plans, and every value and interval computed again from what is stored."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evalharness.across import across_records
+from evalharness.errors import DataError, StoreError
+from evalharness.evidence import Evidence
+from evalharness.invariants import broken_invariants, out_of_range
+from evalharness.records import FIELDS, record_key, score_digest
+from evalharness.shown import Record, label_of
+from evalharness.store.files import read_json, read_lines, torn_lines
+from evalharness.store.results import RunFolder, StoredOutcome, beside_columns, row_set_digest
+from evalharness.store.views import rows_digest
+from evalharness.summaries import summarise
+
+if TYPE_CHECKING:
+    from evalharness.registry import Registry
+
+TOLERANCE = 1e-6
+STATUSES = {"measured", "not_measured", "not_applicable", "not_converged", "insufficient", "undecided", "suspect", "failed"}
+STATISTICS = {"value", "difference", "ratio", "worst", "gap", "mean", "slope", "spread"}
+_EQUAL = ("level", "method", "scope", "n", "n_units", "status", "higher_is_better", "main")
+_CLOSE = ("value", "low", "high", "p")
+_TYPES = {
+    "value": (int, float),
+    "low": (int, float),
+    "high": (int, float),
+    "level": (int, float),
+    "n": (int,),
+    "n_units": (int,),
+    "main": (bool,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Hold one thing that is wrong: the check that found it, where, and what."""
+
+    check: str
+    where: str
+    message: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """Hold what was found of one record: ``verified``, ``recorded`` (it claims no value), ``unchecked`` with the reason, or ``fault``."""
+
+    record: Record
+    outcome: str
+    faults: list[Fault] = field(default_factory=list)
+    reason: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Hold the verdict on every record and all faults."""
+
+    verdicts: list[Verdict]
+    faults: list[Fault]
+    num_runs: int
+    num_units: int
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Count records by verdict."""
+        return Counter(verdict.outcome for verdict in self.verdicts)
+
+
+def verify(folders: Sequence[Path], registry: Callable[[], Registry] | None = None) -> Report:
+    """Verify result folders.
+
+    Checked are the schema of every record, digests of records, outcomes and row sets, each run against its plan, the rows that were scored,
+    every value, interval and p value computed again, and what must hold between records.
+
+    Raises:
+        DataError: the folders hold no results.
+    """
+    evidence = Evidence(folders, registry)
+    if not evidence.reader.runs:
+        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
+    return _Verifier(evidence).report()
+
+
+def place(record: Record) -> str:
+    """Return a record in words: task, encoder, evaluator, metric, and the axes that are not at rest."""
+    axes = [
+        f"{name}={record[name]}"
+        for name, rest in (("shift", "clean"), ("severity", 0), ("codec", "float32"), ("group", None), ("over", None), ("reference", None))
+        if record[name] != rest and not (name == "severity" and record[name] is None)
+    ]
+    what = record["metric"] if record["statistic"] == "value" else f"{record['statistic']} of {record['metric']}"
+    text = f"{record['task']} · {label_of(record)} · {record['evaluator']} {what}"
+    return f"{text} ({', '.join(axes)})" if axes else text
+
+
+class _Verifier:
+    """Collect faults run by run and unit by unit."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._faults: list[Fault] = []
+        self._of_record: dict[int, list[Fault]] = {}
+        self._unchecked: dict[int, str] = {}
+        self._rows: dict[Any, tuple[str, str]] = {}  # cell without its encoder -> (digest of scored rows, first encoder)
+
+    def report(self) -> Report:
+        for run in self._evidence.reader.runs:
+            self._check_run(run)
+        self._check_plans()
+        units = list(self._evidence.units())
+        for suite, key in units:
+            self._check_unit(suite, key)
+            self._evidence.forget()
+        records = [record for suite, key in units for record in self._evidence.records_of(suite, key)]
+        for check, index, message in broken_invariants(records):
+            self._blame(records[index], check, message)
+        verdicts = [self._verdict(record) for record in records]
+        return Report(verdicts=verdicts, faults=self._faults, num_runs=len(self._evidence.reader.runs), num_units=len(units))
+
+    def _verdict(self, record: Record) -> Verdict:
+        faults = self._of_record.get(id(record), [])
+        if faults:
+            return Verdict(record=record, outcome="fault", faults=faults)
+        if id(record) in self._unchecked:
+            return Verdict(record=record, outcome="unchecked", reason=self._unchecked[id(record)])
+        return Verdict(record=record, outcome="recorded" if record["value"] is None else "verified", reason=record["reason"])
+
+    def _fault(self, check: str, where: str, message: str) -> Fault:
+        fault = Fault(check=check, where=where, message=message)
+        self._faults.append(fault)
+        return fault
+
+    def _blame(self, record: Record, check: str, message: str) -> None:
+        self._of_record.setdefault(id(record), []).append(self._fault(check, place(record), message))
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def _check_run(self, run: RunFolder) -> None:
+        name = run.folder.name
+        for file in ("records.jsonl", "units.jsonl", "planned.jsonl"):
+            if not (run.folder / file).is_file():
+                self._fault("files", f"{name}/{file}", "the file is missing")
+            for number in torn_lines(run.folder / file):
+                self._fault("files", f"{name}/{file}", f"line {number} is torn")
+        if read_json(run.folder / "run.json") is None:
+            self._fault("files", f"{name}/run.json", "it is no JSON")
+        self._check_schema(run)
+        self._check_digests(run)
+        for path in sorted((run.folder / "rows").glob("*.parquet")):
+            try:
+                rows = self._evidence.row_file(path.stem)
+            except StoreError as error:
+                self._fault("row sets", f"{name}/rows/{path.name}", str(error))
+                continue
+            if row_set_digest(rows.ids, rows.columns) != path.stem:
+                self._fault("row sets", f"{name}/rows/{path.name}", "ids or columns differ from the digest that names the file")
+
+    def _check_schema(self, run: RunFolder) -> None:
+        keys: Counter[tuple[str, str]] = Counter()
+        for record in run.records:
+            keys[record["unit"], record_key(record)] += 1
+            if keys[record["unit"], record_key(record)] == 2:
+                self._blame(record, "duplicates", "a second record of the same key in one run")
+            for message in _schema_faults(record):
+                self._blame(record, "schema", message)
+
+    def _check_digests(self, run: RunFolder) -> None:
+        of_unit: dict[tuple[str | None, str], list[Record]] = {}
+        for record in run.records:
+            of_unit.setdefault((record["suite"], record["unit"]), []).append(record)
+        for line in run.units:
+            held = of_unit.get((line.get("suite"), line["unit"]), [])
+            where = f"{run.folder.name}/records.jsonl, unit {line['unit'][:12]} ({line.get('task')}, {line.get('encoder')})"
+            if line.get("records") != len(held):
+                self._fault("record digests", where, f"{len(held)} records, {line.get('records')} were written")
+            elif line.get("digest") != score_digest(held):
+                self._fault("record digests", where, "the records are not those that were written")
+
+    def _check_plans(self) -> None:
+        """Check that whatever any run planned was finished, in that run or another, on the data planned."""
+        units = set(self._evidence.units())
+        for run in self._evidence.reader.runs:
+            missing = []
+            for line in read_lines(run.folder / "planned.jsonl"):
+                key = (line.get("suite"), line.get("unit"))
+                if key not in units:
+                    missing.append(line)
+                elif "rows" in line:
+                    self._check_planned(key, line)
+            for task, encoder in sorted({(str(line.get("task")), str(line.get("encoder"))) for line in missing}):
+                count = sum(line.get("task") == task and line.get("encoder") == encoder for line in missing)
+                self._fault("completeness", run.folder.name, f"{count} planned units of `{task}` with `{encoder}` are missing")
+
+    def _check_planned(self, key: tuple[str | None, str], planned: Mapping[str, Any]) -> None:
+        for record in self._evidence.records_of(*key):
+            if record["dataset_fingerprint"] != planned["fingerprint"]:
+                self._blame(record, "fingerprints", f"data `{record['dataset_fingerprint']}`, `{planned['fingerprint']}` was planned")
+        line = self._evidence.line(*key)
+        if line["status"] in ("failed", "not_applicable"):
+            return
+        try:
+            items = self._evidence.items_of(*key)
+        except StoreError:
+            return  # told with the unit
+        for each in items.values():
+            wanted = planned["rows"].get(each.part)
+            if each.item == "sample" and wanted is not None and [len(each.rows), rows_digest(np.sort(each.rows))] != wanted:
+                where = f"{planned['task']} · {planned['encoder']}"
+                message = f"{len(each.rows)} items of part `{each.part}` were stored, others than the {wanted[0]} planned"
+                for record in self._evidence.records_of(*key):
+                    self._of_record.setdefault(id(record), []).append(Fault(check="scored rows", where=where, message=message))
+                self._fault("scored rows", where, message)
+
+    # --- units ----------------------------------------------------------------------------------------------------
+
+    def _check_unit(self, suite: str | None, key: str) -> None:
+        line, records = self._evidence.line(suite, key), self._evidence.records_of(suite, key)
+        if not records:
+            return
+        try:
+            if "members" in line:
+                again = list(across_records(*self._across(suite, key, records[0])))
+            elif line["status"] in ("failed", "not_applicable"):
+                return
+            else:
+                self._check_outcomes(suite, key, records)
+                plan = self._evidence.summary_plan(records[0])
+                again = list(summarise(plan, list(self._evidence.items_of(suite, key).values()), self._evidence.resampler(records[0])))
+        except (StoreError, KeyError, ValueError, IndexError) as error:
+            for record in records:
+                self._blame(record, "outcomes", str(error) or type(error).__name__)
+            return
+        self._compare(records, again)
+
+    def _across(self, suite: str | None, key: str, record: Record) -> tuple[Any, Any, Any]:
+        return self._evidence.across_plan(record), self._evidence.cells(suite, key), self._evidence.resampler(record)
+
+    def _check_outcomes(self, suite: str | None, key: str, records: Sequence[Record]) -> None:
+        digests = {}
+        for variant, items in self._evidence.items_of(suite, key).items():
+            columns = dict(items.columns)
+            if items.clusters is not None and items.cluster_name is None:
+                columns["cluster"] = items.clusters
+            beside = beside_columns(items.scalars, items.replicates)
+            digests[variant] = StoredOutcome(variant=variant, rows=items.rows, columns=columns, beside=beside).digest
+            if len(np.unique(items.rows)) != len(items.rows):
+                self._fault("scored rows", place(records[0]), "an item stands twice among those scored")
+            self._check_same_rows(records[0], variant, rows_digest(np.sort(items.rows)))
+        for record in records:
+            variant = (record["params"] or {}).get("variant", "")
+            if record["status"] in ("failed", "not_applicable") or record["group"] is not None:
+                continue
+            if not record["outcome"]:
+                self._blame(record, "outcomes", "a measured record without its items")
+            elif digests.get(variant) != str(record["outcome"]).rpartition("#")[2]:
+                self._blame(record, "outcomes", "the items are not those that the record was made of")
+
+    def _check_same_rows(self, record: Record, variant: str, digest: str) -> None:
+        """Check that all encoders of one cell were scored on the same rows."""
+        names = (
+            "suite",
+            "task",
+            "task_version",
+            "dataset_fingerprint",
+            "selection",
+            "fit",
+            "target",
+            "shift",
+            "severity",
+            "codec",
+            "evaluator",
+            "seed",
+        )
+        cell = (*(str(record[name]) for name in names), str(record["params"]), variant)
+        known = self._rows.setdefault(cell, (digest, label_of(record)))
+        if known[0] != digest:
+            self._blame(record, "scored rows", f"it was scored on other rows than `{known[1]}`")
+
+    def _compare(self, records: Sequence[Record], again: Sequence[Record]) -> None:
+        made = {record_key(record): record for record in again}
+        known = {metric.name: metric for metric in self._evidence.metrics(records[0])}
+        for record in records:
+            metric = known.get(record["metric"])
+            if metric is not None and record["statistic"] == "value" and out_of_range(record, metric.low, metric.high):
+                self._blame(record, "ranges", f"value {_text(record['value'])} outside [{metric.low:g}, {metric.high:g}]")
+            if record["metric"] not in known:
+                self._unchecked[id(record)] = f"`{record['metric']}` is computed by a plugin that is not loaded; name it with `-p`"
+                continue
+            other = made.pop(record_key(record), None)
+            if other is None:
+                self._blame(record, "values", "nothing that is stored gives this record")
+                continue
+            for message in _differences(record, other):
+                self._blame(record, "values", message)
+        for record in made.values():
+            self._fault("completeness", place({**record, "unit": records[0]["unit"]}), "the record is missing")
+
+
+def _schema_faults(record: Record) -> Iterator[str]:
+    if set(record) != set(FIELDS):
+        extra, lacking = sorted(set(record) - set(FIELDS)), sorted(set(FIELDS) - set(record))
+        yield f"fields: {f'unknown {extra}' if extra else ''}{f' missing {lacking}' if lacking else ''}".strip()
+        return
+    for name, kinds in _TYPES.items():
+        value = record[name]
+        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            yield f"`{name}` is `{value}`"
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield f"`{name}` is not finite"
+    if record["status"] not in STATUSES:
+        yield f"unknown status `{record['status']}`"
+    if record["statistic"] not in STATISTICS:
+        yield f"unknown statistic `{record['statistic']}`"
+
+
+def _differences(record: Record, again: Record) -> Iterator[str]:
+    """Yield what a record says and its items do not."""
+    for name in _CLOSE:
+        if not _close(record[name], again[name]):
+            yield f"{name} {_text(record[name])}, its items give {_text(again[name])}"
+    for name in _EQUAL:
+        if record[name] != again[name]:
+            yield f"{name} {record[name]}, its items give {again[name]}"
+
+
+def _close(first: Any, second: Any) -> bool:
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else f"{value:.6g}"
