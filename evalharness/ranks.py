@@ -11,7 +11,7 @@ import numpy as np
 from evalharness import stats
 from evalharness.compare import standard_error
 from evalharness.errors import StoreError
-from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL
+from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL, Resampler
 from evalharness.evidence import Basis, Evidence
 from evalharness.joint import Joint
 from evalharness.shown import Record, label_of, version_of
@@ -62,23 +62,33 @@ def rank_task(evidence: Evidence, records: Sequence[Record], universe: Array | N
         return None
     bases = [evidence.basis(record) for record in records]
     rows = _align(evidence, records, bases, universe)
-    joint = Joint(bases[0].metric, [piece for basis in bases for piece in basis.pieces], evidence.resampler(records[0]), rows)
+    return tell_apart([label_of(record) for record in records], bases, evidence.resampler(records[0]), rows, shared=_shared(records[0]))
+
+
+def tell_apart(
+    labels: Sequence[str], bases: Sequence[Basis], resampler: Resampler, rows: Array | None = None, *, shared: str = ""
+) -> TaskRanks | None:
+    """Return what tells encoders apart whose items stand in one numbering of rows; None for fewer than five units, or an undefined value.
+
+    Replicates decide where there are thirty units or more; the units themselves, with a t quantile after Bonferroni, where they are fewer or classes of episodes.
+    """
+    joint = Joint(bases[0].metric, [piece for basis in bases for piece in basis.pieces], resampler, rows)
     weights = _weights(bases)
-    sign = -1.0 if records[0]["higher_is_better"] is False else 1.0
+    sign = -1.0 if joint.metric.higher_is_better is False else 1.0
     values = sign * (weights @ joint.values)
     if not np.isfinite(values).all() or joint.units < NO_INTERVAL:
         return None
     plain = not joint.episodic and (joint.units >= FEW_UNITS or joint.metric.reduce is None)
-    replicates = sign * (weights @ joint.replicates) if plain else np.empty((len(records), 0))
+    replicates = sign * (weights @ joint.replicates) if plain else np.empty((len(labels), 0))
     replicates = replicates[:, np.isfinite(replicates).all(axis=0)]
     errors = stats.pairwise(values, replicates).error if replicates.shape[1] else _errors(joint, weights)
     return TaskRanks(
-        labels=[label_of(record) for record in records],
+        labels=list(labels),
         values=values,
         replicates=replicates,
         errors=errors,
         degrees=math.inf if plain else joint.units - 1,
-        shared=_shared(records[0]),
+        shared=shared,
     )
 
 
