@@ -52,6 +52,11 @@ class StoredView:
     starts: tuple[int, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def bytes_per_vector(self) -> int:
+        """Return the bytes that a stored vector takes."""
+        return self.dim * (self.shards[0]().dtype.itemsize if self.shards else np.dtype(np.float32).itemsize)
+
     def gather(self, rows: Array) -> Array:
         """Return the vectors of the given rows of the source, (N, D) in the stored dtype.
 
