@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from evalharness.cli.options import DEFAULT_OUT, Plugins, open_registry
-from evalharness.errors import UsageError
+from evalharness.cli.options import DEFAULT_OUT, Plugins, open_registry, read_pairs
 
 
 def leaderboard(
     folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR ...]", help="Result folders; several are merged.")] = None,
-    style: Annotated[str, typer.Option("--format", help="table, markdown, csv, json, or a plugin's format.")] = "table",
+    style: Annotated[str, typer.Option("--format", help="table, markdown, html, latex, csv, json, or a plugin's format.")] = "table",
     suite: Annotated[str | None, typer.Option(help="Show one suite.")] = None,
-    by: Annotated[str | None, typer.Option(help="Show one axis: shift, codec, group, fit or layer.")] = None,
+    by: Annotated[str | None, typer.Option(help="Show one axis: shift, codec, group, fit, layer or cost.")] = None,
     where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Keep matching records; may be repeated.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Show the mean of an encoder that lacks tasks over those it has; it stays unranked.")
+    ] = False,
     plugins: Plugins = None,
 ) -> None:
     """Print the leaderboard of result folders."""
@@ -24,8 +26,12 @@ def leaderboard(
 
     registry = open_registry(plugins)
     reporter = registry.get("reporter", style)
-    pairs = [entry.partition("=") for entry in where or []]
-    if any(not equals for _, equals, _ in pairs):
-        raise UsageError("expected `--where KEY=VALUE`")
-    board = make_board(folders or [DEFAULT_OUT], suite=suite, by=by, where={key: value for key, _, value in pairs})
+    board = make_board(
+        folders or [DEFAULT_OUT],
+        suite=suite,
+        by=by,
+        where=read_pairs(where, "--where"),
+        partial=partial,
+        registry=lambda: registry,
+    )
     typer.echo(reporter.render(board))
