@@ -94,6 +94,7 @@ class Cell:
     jobs: list[JobRows]
     reason: str | None = None  # set where the cell is not applicable
     dropped: int = 0
+    grouped: bool = True  # whether subgroups are asked of it
 
 
 class CellMaker:
@@ -227,7 +228,20 @@ class CellMaker:
                 if mark in seen or ("clean" in spec.needs and (shift is None or not shift.embeds)):
                     continue
                 seen.add(mark)
-                yield self._cell(alias, spec, params, stamp, fit, target, shift, codec)
+                cell = self._cell(alias, spec, params, stamp, fit, target, shift, codec)
+                cell.grouped = self._is_grouped(cell)
+                yield cell
+
+    def _is_grouped(self, cell: Cell) -> bool:
+        """Say whether a cell has subgroups: the evaluator's first cell, and those that ``cross`` asks for."""
+        moved = {
+            "fits": cell.fit is not None and cell.fit != self.fits(cell.alias)[0],
+            "targets": cell.target is not None and cell.target != self._task.file.data.targets[0],
+            "shifts": cell.shift is not None and "clean" not in cell.evaluator.needs,
+            "codecs": bool(cell.codec.chain) and cell.codec.name != self.codecs[0].name,
+        }
+        axes = {axis for axis, away in moved.items() if away}
+        return not axes or any("groups" in crossing and axes <= set(crossing) for crossing in self._task.file.cross)
 
     def _combinations(self, alias: str, spec: EvaluatorSpec) -> Iterator[tuple[FitUse | None, str | None, ShiftUse | None, CodecUse]]:
         fits: list[FitUse | None] = list(self.fits(alias)) if spec.fit else [None]

@@ -231,6 +231,8 @@ class Evidence:
             names.add(task["main_metric"])
 
         def groups(part: str) -> list[tuple[str, Column | None]]:
+            if not line.get("grouped"):
+                return []
             columns = self.row_set(line, part).columns if (line.get("row_sets") or {}).get(part) else {}
             return group_columns(columns, task["groups"])
 

@@ -175,6 +175,7 @@ class TaskWalk:
             "status": status,
             "details": self._details(unit, outcomes),
             "bytes_per_vector": self._bytes,
+            "grouped": unit.cell.grouped or unit.main,
             "outcomes": [describe_items(items) for items in outcomes],
             "row_sets": {items.part: self.task.row_sets.get(items.part) for items in outcomes},
         }
@@ -265,7 +266,7 @@ class TaskWalk:
             main_cell=unit.main,
             main_metric=main.metric,
             main_variant=main.where.get("variant"),
-            groups=self._groups,
+            groups=self._groups if unit.cell.grouped or unit.main else lambda part: [],
             unit=unit.key,
         )
 

@@ -33,8 +33,21 @@ from evalharness.stats._many import (
 from evalharness.stats._paired import McNemar, PairedDifference, mcnemar, paired_difference, sign_flip
 from evalharness.stats._rank_reducers import auc, average_precision, spearman
 from evalharness.stats._ranks import Pairwise, pairwise, rank_sets, rank_sets_from_errors
-from evalharness.stats._reducers import REDUCERS, calibration_error, get_reducer, make_reducer, mean, median, pearson, quantile, r2, ratio
-from evalharness.stats._resamples import Resamples
+from evalharness.stats._reducers import (
+    REDUCERS,
+    bind_columns,
+    calibration_error,
+    get_reducer,
+    make_prepared,
+    make_reducer,
+    mean,
+    median,
+    pearson,
+    quantile,
+    r2,
+    ratio,
+)
+from evalharness.stats._resamples import Resamples, leave_one_out
 from evalharness.stats._resampling import count_blocks, counts, jackknife_blocks, jackknife_weights
 from evalharness.stats._worst import WorstGroupNull, worst_group_null
 from evalharness.types import Interval
@@ -61,6 +74,7 @@ __all__ = [
     "balanced_accuracy",
     "bayesian_signed_rank",
     "benjamini_hochberg",
+    "bind_columns",
     "bonferroni",
     "bootstrap",
     "borda",
@@ -84,7 +98,9 @@ __all__ = [
     "jackknife_blocks",
     "jackknife_interval",
     "jackknife_weights",
+    "leave_one_out",
     "macro_f1",
+    "make_prepared",
     "make_reducer",
     "mcnemar",
     "mean",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evalharness.stats._reducers import REDUCERS, Bound, divide, make_prepared
+from evalharness.stats._reducers import REDUCERS, Bound, divide, make_prepared, totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def _narrowest(weights: Array) -> np.dtype[Any]:
     """Return the type in which sums of these weights are exact, since narrow ones halve the traffic."""
     if weights.dtype.kind not in "biu":
         return np.dtype(np.float64)
-    largest = int(weights.sum(axis=1, dtype=np.int64).max(initial=0))
+    largest = totals(weights).max(initial=0)
     return np.dtype(np.int16 if largest < _EXACT_IN_INT16 else np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Draw multinomial counts exactly and fast: almost all of a resample comes from single random bytes."""
+"""Draw multinomial counts exactly and fast: almost all of a resample comes from a random byte each."""
 
 from __future__ import annotations
 
@@ -9,38 +9,44 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from evalharness.types import Array
 
 _DIRECT_BELOW = 32
 _CHUNK_ROWS = 256
 _CHUNK_CELLS = 2**18
-_PIECE = 2**16  # larger pieces are mapped and unmapped by the allocator each time
-_ESCAPE = 255
+_PIECE = 2**17  # larger pieces are mapped and unmapped by the allocator each time
+_ESCAPE = 2**16 - 1
+_ORDERS = 48  # a count this large has probability below 1e-60
 _SLACK = 3.0
 
 
-def draw_counts(num_units: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
-    """Yield how often each of ``num_units`` is drawn in ``num_units`` draws with replacement, a chunk of resamples at a time.
+def chunk_rows(num_units: int) -> int:
+    """Return how many resamples are drawn together; blocks that are to be equal however they are cut hold a multiple of it."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_CELLS // num_units))
 
-    The chunk's size depends on ``num_units`` alone and a last one is drawn whole and cut, so fewer resamples are the first of more.
+
+def fill_counts(counts: Array, generator: np.random.Generator) -> None:
+    """Fill each row with how often each of U units is drawn in U draws with replacement.
+
+    A last chunk of rows is drawn whole and cut, so fewer resamples are the first of more.
 
     Args:
-        num_units: U, at least 1.
-        resamples: R.
+        counts: (r, U) int8, to be overwritten.
         generator: the source of randomness.
-
-    Yields:
-        (r, U) int8, the r sum to R.
     """
-    rows = max(1, min(_CHUNK_ROWS, _CHUNK_CELLS // num_units))
+    resamples, num_units = counts.shape
+    rows = chunk_rows(num_units)
     for start in range(0, resamples, rows):
-        tally = np.zeros((rows, num_units), dtype=np.uint8)
-        drawn = _fill_poisson(tally, generator) if num_units >= _DIRECT_BELOW else np.zeros(rows, dtype=np.int64)
-        _top_up(tally, num_units - drawn, generator)
+        whole = start + rows <= resamples
         # A multinomial count above 127 has probability below 1e-200, so int8 is exact.
-        yield tally.view(np.int8)[: resamples - start]
+        tally = (counts[start : start + rows] if whole else np.empty((rows, num_units), dtype=np.int8)).view(np.uint8)
+        if num_units >= _DIRECT_BELOW:
+            drawn = _fill_poisson(tally, generator)
+        else:
+            tally[:], drawn = 0, np.zeros(rows, dtype=np.int64)
+        _top_up(tally, num_units - drawn, generator)
+        if not whole:
+            counts[start:] = tally.view(np.int8)[: resamples - start]
 
 
 def _fill_poisson(tally: Array, generator: np.random.Generator) -> Array:
@@ -66,27 +72,35 @@ def _fill_poisson(tally: Array, generator: np.random.Generator) -> Array:
     return sums
 
 
-@functools.lru_cache(maxsize=64)
-def _poisson_table(rate: float) -> tuple[bytes, Array]:
-    """Return the count that each byte stands for, and the distribution function of the counts that no whole byte covers.
+@functools.lru_cache(maxsize=16)
+def _poisson_table(rate: float) -> tuple[Array, Array]:
+    """Return the pair of counts that each of 65,536 numbers stands for, and the distribution function of what they cannot express.
 
-    Count k owns the whole part of 256 P(k) bytes; the few bytes left stand for an escape, to be drawn from the remainders.
+    A pair of counts owns the whole part of 65,536 times its probability; the few numbers left are escapes, drawn from the remainders.
     """
-    orders = np.arange(64)
-    chances = 256 * np.exp(orders * math.log(rate) - rate - np.array([math.lgamma(order + 1) for order in orders]))
-    owned = np.floor(chances).astype(np.int64)
-    table = np.repeat(orders, owned).astype(np.uint8)
-    residual = np.cumsum(chances - owned)
-    return bytes(table) + bytes([_ESCAPE]) * (256 - len(table)), residual / residual[-1]
+    orders = np.arange(_ORDERS)
+    chances = np.exp(orders * math.log(rate) - rate - np.array([math.lgamma(order + 1) for order in orders]))
+    joint = (2**16 * np.outer(chances, chances)).ravel()
+    owned = np.floor(joint).astype(np.int64)
+    table = np.full(2**16, _ESCAPE, dtype=np.uint16)
+    table[: owned.sum()] = np.repeat(_pair(np.arange(len(joint))), owned)
+    residual = np.cumsum(joint - owned)
+    return table, residual / residual[-1]
 
 
-def _poisson(size: int, table: bytes, residual: Array, generator: np.random.Generator) -> Array:
+def _pair(cell: Array) -> Array:
+    """Return two counts side by side, as one uint16, from their cell in the joint table."""
+    return np.asarray(cell // _ORDERS * 256 + cell % _ORDERS, dtype=np.uint16)
+
+
+def _poisson(size: int, table: Array, residual: Array, generator: np.random.Generator) -> Array:
     """Return ``size`` Poisson counts, uint8."""
-    words = generator.integers(0, 2**64, size=-(-size // 8), dtype=np.uint64)
-    counts = np.frombuffer(bytearray(words.astype("<u8", copy=False)).translate(table), dtype=np.uint8)[:size]
-    escaped = np.flatnonzero(counts == _ESCAPE)
-    counts[escaped] = np.searchsorted(residual, generator.random(len(escaped)), side="right")
-    return counts
+    numbers = generator.integers(0, 2**64, size=-(-size // 8), dtype=np.uint64).view(np.uint16)
+    pairs = np.empty(len(numbers), dtype=np.uint16)
+    np.take(table, numbers, out=pairs, mode="wrap")
+    escaped = np.flatnonzero(pairs == _ESCAPE)
+    pairs[escaped] = _pair(np.searchsorted(residual, generator.random(len(escaped)), side="right"))
+    return pairs.view(np.uint8)[:size]
 
 
 def _top_up(tally: Array, lacking: Array, generator: np.random.Generator) -> None:

@@ -14,7 +14,8 @@ from evalharness.types import Array
 
 _EXACT_IN_INT32 = 2**23  # of a total, so that twice a sum times a count of one byte still fits
 _MANY = 16
-_SUM_CELLS = 2**16
+_GROUP = 16
+_SUM_CELLS = 2**15
 
 
 class _Ties(NamedTuple):
@@ -44,8 +45,26 @@ def _arrange(weights: Array, order: Array) -> tuple[Array, int]:
 def _running(arranged: Array, axis: int) -> Array:
     """Return running sums, exact for counts: int32 where that is certain to hold them."""
     narrow = arranged.dtype.itemsize == 1 and int(arranged.sum(axis=axis, dtype=np.int32).max(initial=0)) < _EXACT_IN_INT32
+    if narrow and axis == 0:
+        return _scan(arranged)
     sums = arranged.astype(np.int32 if narrow else np.float64)
     return np.cumsum(sums, axis=axis, out=sums)
+
+
+def _scan(counts: Array) -> Array:
+    """Return running sums over the first axis, (M, r) of one byte to int32, faster than numpy, which walks down one column at a time.
+
+    Groups of 16 rows are summed first, all groups in step; 16 counts of one byte fit int16.
+    """
+    items, others = counts.shape
+    groups = -(-items // _GROUP)
+    within = np.zeros((groups, _GROUP, others), dtype=np.int16)
+    within.reshape(-1, others)[:items] = counts
+    for at in range(1, _GROUP):
+        within[:, at] += within[:, at - 1]
+    before = np.zeros((groups, 1, others), dtype=np.int32)
+    np.cumsum(within[:-1, -1], axis=0, out=before[1:, 0])
+    return (within + before).reshape(-1, others)[:items]
 
 
 def _part(array: Array, axis: int, start: int | None, stop: int | None) -> Array:
@@ -174,8 +193,9 @@ def average_precision(score: Array, positive: Array) -> Bound:
         ranked = np.take(_running(arranged, axis), reached, axis=axis)
         drawn = _arrange(weights, hits)[0]
         running = _running(drawn, axis)
-        # A positive of weight 0 has a precision of no weight, so what it is divided by does not matter.
-        precision = np.take(running, found, axis=axis) / np.maximum(ranked, 1)
+        # Where nothing is ranked nothing is found either, and the precision has no weight.
+        least = 1 if ranked.dtype.kind == "i" else np.finfo(np.float64).tiny
+        precision = np.take(running, found, axis=axis) / np.maximum(ranked, least)
         return divide(_sum_products(axis, drawn, precision), _part(running, axis, -1, None).reshape(-1))
 
     return kernel

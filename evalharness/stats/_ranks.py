@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,9 +74,9 @@ def rank_sets_from_errors(values: Any, errors: Any, critical: float) -> list[tup
         raise UsageError(f"`errors` and `critical` must not be negative, got {np.nanmin(scale, initial=0.0):g} and {critical:g}")
     gaps = scores[:, None] - scores[None, :]
     gaps[np.abs(gaps) <= _rounding(scores)] = 0.0
-    needed = np.where(np.isfinite(scale), scale, np.inf)
-    # An infinite critical value still leaves a pair that never varies decided.
-    needed = np.where(needed > 0, needed * critical, 0.0)
+    needed = np.where(scale == 0, 0.0, np.inf)
+    # An infinite critical value leaves a pair that never varies decided, a critical value of 0 an unknown pair open.
+    np.multiply(scale, critical, out=needed, where=np.isfinite(scale) & (scale > 0))
     beaten_by, beats = (-gaps > needed).sum(axis=1), (gaps > needed).sum(axis=1)
     return [(1 + int(better), models - int(worse)) for better, worse in zip(beaten_by, beats, strict=True)]
 
@@ -109,7 +108,7 @@ def pairwise(values: Any, replicates: Any, level: float = 0.95) -> Pairwise:
 
     Returns:
         Differences, their bootstrap standard errors, bounds, p in (0, 1] by (b + 1) / (R + 1), and the critical value.
-        A pair that never varies has error 0, equal bounds, and p = 1 where it ties, else 1 / (R + 1); the critical value is NaN-free and infinite without replicates.
+        A pair that never varies has error 0, equal bounds, and p = 1 where it ties, else 1 / (R + 1); the critical value is 0 where no pair varies.
 
     Raises:
         UsageError: the shapes do not fit, a value is not finite, or ``level`` is outside (0, 1).
@@ -119,15 +118,17 @@ def pairwise(values: Any, replicates: Any, level: float = 0.95) -> Pairwise:
     """
     check_level(level)
     scores, draws = as_vector(values, "values"), np.asarray(replicates, dtype=np.float64)
-    if draws.ndim != 2 or len(draws) != len(scores):
-        raise UsageError(f"`replicates` must be (models, resamples) for {len(scores)} values, got shape {draws.shape}")
+    if draws.ndim != 2 or len(draws) != len(scores) or draws.shape[1] < 2:
+        raise UsageError(
+            f"`replicates` must be (models, resamples) for {len(scores)} values, two resamples or more, got shape {draws.shape}"
+        )
     if not (np.isfinite(scores).all() and np.isfinite(draws).all()):
         raise UsageError("`values` and `replicates` must be finite; leave out models that were not measured")
     error, largest = _studentise(draws)
-    critical = float(np.quantile(largest, level)) if len(largest) else math.inf
+    critical = float(np.quantile(largest, level))
     difference = scores[:, None] - scores[None, :]
     difference[np.abs(difference) <= _rounding(scores)] = 0.0
-    half = np.where(error > 0, error * critical, 0.0)
+    half = np.multiply(error, critical, out=np.zeros_like(error), where=error > 0)
     t = np.divide(np.abs(difference), error, out=np.where(difference != 0, np.inf, 0.0), where=error > 0)
     reached = len(largest) - np.searchsorted(np.sort(largest), t * (1 - _ROUNDING), side="left")
     p = np.where(difference == 0, 1.0, (reached + 1) / (len(largest) + 1))
@@ -147,7 +148,7 @@ def _studentise(draws: Array) -> tuple[Array, Array]:
     for at in range(models - 1):  # a block of pairs: all those of one model
         deltas = draws[at] - draws[at + 1 :]
         deltas -= deltas.mean(axis=1, keepdims=True)
-        scale = np.sqrt(np.einsum("pr,pr->p", deltas, deltas) / max(1, resamples - 1))
+        scale = np.sqrt(np.einsum("pr,pr->p", deltas, deltas) / (resamples - 1))
         varying = scale > floor
         if varying.any():
             errors[at, at + 1 :][varying] = scale[varying]

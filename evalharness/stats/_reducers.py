@@ -55,6 +55,7 @@ def make_prepared(prepare: Callable[..., Bound]) -> Reducer:
             raise UsageError(f"reducer `{prepare.__name__}` takes its columns and then `weights`, got {len(arguments)} argument(s)")
         return bind(*arguments[:-1])(arguments[-1])
 
+    del reduce.__wrapped__  # its signature lacks the weights
     reduce.bind = bind  # type: ignore[attr-defined]
     return reduce
 
@@ -115,6 +116,8 @@ def _check(name: str, columns: list[Array], given: Any) -> Array:
 
 def _missing(columns: list[Array]) -> Array | None:
     lacking = [np.isnan(column) for column in columns if column.dtype.kind == "f"]
+    if len({column.shape for column in lacking}) > 1:
+        return None  # refused as soon as there are weights to name
     together = functools.reduce(np.logical_or, lacking) if lacking else None
     return together if together is not None and together.any() else None
 

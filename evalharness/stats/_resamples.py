@@ -9,7 +9,7 @@ import numpy as np
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
 from evalharness.stats._reducers import bind_columns, divide, get_reducer, mean, moment_product, ratio
-from evalharness.stats._resampling import unit_blocks
+from evalharness.stats._resampling import BLOCK_BYTES, counts, jackknife_blocks, unit_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,13 +62,12 @@ class Resamples:
     def _unit_blocks(self) -> Iterator[Array]:
         """Yield blocks of how often each unit is drawn, (r, U) int8."""
         if self._keep and self._kept is None:
-            made = list(unit_blocks(self.num_units, self.resamples, np.random.default_rng(self._seed)))
-            self._kept = np.concatenate(made) if made else np.zeros((0, self.num_units), dtype=np.int8)
+            self._kept = counts(self.num_units, self.resamples, np.random.default_rng(self._seed))
             self._kept.flags.writeable = False
         if self._kept is None:
             yield from unit_blocks(self.num_units, self.resamples, np.random.default_rng(self._seed))
             return
-        rows = max(1, _KEEP_BYTES // max(1, self.n))
+        rows = max(1, BLOCK_BYTES // self.n)
         for start in range(0, self.resamples, rows):
             yield self._kept[start : start + rows]
 
@@ -146,7 +145,7 @@ class Resamples:
         return self._means(held, None)
 
     def _means(self, columns: Array, at: Array | None) -> Array:
-        held = columns.astype(np.float64)
+        held = columns.astype(np.float64, copy=False)
         if at is None and self._codes is None:
             return self._sums(held, at) / self.n
         sums = self._sums(np.concatenate([held, np.ones((len(held), 1))], axis=1), at)
@@ -156,9 +155,8 @@ class Resamples:
         """Return sums over the rows drawn, (m, T) to (R, T), from the sums of units; NaN where an entry drawn is NaN."""
         missing = np.isnan(columns)
         lacking = np.flatnonzero(missing.any(axis=0))
-        if len(lacking):
-            columns = np.where(missing, 0.0, columns)
-        table = self._by_unit(np.concatenate([columns, missing[:, lacking]], axis=1), at)
+        filled = np.concatenate([np.where(missing, 0.0, columns), missing[:, lacking]], axis=1) if len(lacking) else columns
+        table = self._by_unit(filled, at)
         sums = np.empty((self.resamples, table.shape[1]))
         start = 0
         for block in self._unit_blocks():
@@ -175,3 +173,36 @@ class Resamples:
             return table
         sums = [np.bincount(codes, weights=table[:, column], minlength=self.num_units) for column in range(table.shape[1])]
         return np.stack(sums, axis=1)
+
+
+def leave_one_out(reducer: str | Reducer, *columns: Any, clusters: Any | None = None, limit: int | None = 1000) -> Array:
+    """Return a statistic without each unit in turn, for :func:`jackknife_interval` and for BCa.
+
+    >>> leave_one_out("mean", np.array([1.0, 2.0, 6.0]))
+    array([4. , 3.5, 1.5])
+
+    Args:
+        reducer: a reducer or its name.
+        *columns: (n,) each, what the reducer takes before its weights.
+        clusters: (n,) labels of the units; None makes each row one.
+        limit: with more units than this, they are left out in this many groups, see :func:`jackknife_weights`; None for no limit.
+
+    Returns:
+        (U,) float64, U the number of units or ``limit``; in the order of the sorted labels, or of rows.
+
+    Raises:
+        DataError: there are no rows.
+        UsageError: lengths differ, the reducer is unknown, or ``limit`` is below 2.
+    """
+    reduce, held = get_reducer(reducer), [np.asarray(column) for column in columns]
+    n = len(held[0]) if held else 0
+    sums = reduce in (mean, ratio) and all(column.shape == (n,) and not np.isnan(column.astype(np.float64)).any() for column in held)
+    if sums and (limit is None or limit >= 2):
+        codes, num_units = unit_codes(n, clusters)
+        if limit is not None and num_units > limit:
+            codes, num_units = codes % limit, limit
+        tops = np.bincount(codes, weights=held[0].astype(np.float64), minlength=num_units)
+        bottoms = np.bincount(codes, weights=held[1] if reduce is ratio else None, minlength=num_units).astype(np.float64)
+        return divide(tops.sum() - tops, bottoms.sum() - bottoms)
+    bound = bind_columns(reduce, *held)
+    return np.concatenate([bound(block) for block in jackknife_blocks(n, clusters, limit=limit)])

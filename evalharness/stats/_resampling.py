@@ -8,14 +8,14 @@ import numpy as np
 
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
-from evalharness.stats._draws import draw_counts
+from evalharness.stats._draws import chunk_rows, fill_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evalharness.types import Array
 
-BLOCK_BYTES = 8 * 2**20
+BLOCK_BYTES = 4 * 2**20
 
 
 def count_blocks(
@@ -33,7 +33,7 @@ def count_blocks(
         resamples: R, the number of resamples.
         generator: the source of randomness; equal states give equal counts whatever ``block_bytes``.
         clusters: (n,) labels; whole clusters are drawn, as many as there are, so a row sum need not be n.
-        block_bytes: the memory that one block may take while it is made.
+        block_bytes: about the size of a block, which holds some resamples at least.
 
     Yields:
         (r, n) int8 counts; the r sum to ``resamples``.
@@ -53,17 +53,12 @@ def unit_blocks(
     num_units: int, resamples: int, generator: np.random.Generator, *, row_bytes: int = 0, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Array]:
     """Yield blocks of how often each unit is drawn, (r, U) int8; ``row_bytes`` is what the caller makes of each row."""
-    rows = max(1, int(block_bytes // (2 * num_units + row_bytes)))
-    held: list[Array] = []
-    size = 0
-    for chunk in draw_counts(num_units, resamples, generator):
-        if held and size + len(chunk) > rows:
-            yield np.concatenate(held)
-            held, size = [], 0
-        held.append(chunk)
-        size += len(chunk)
-    if held:
-        yield np.concatenate(held)
+    together = chunk_rows(num_units)
+    rows = max(1, int(block_bytes // (num_units + row_bytes)) // together) * together
+    for start in range(0, resamples, rows):
+        block = np.empty((min(rows, resamples - start), num_units), dtype=np.int8)
+        fill_counts(block, generator)
+        yield block
 
 
 def counts(n: int, resamples: int, generator: np.random.Generator, clusters: Any | None = None) -> Array:
@@ -87,8 +82,12 @@ def counts(n: int, resamples: int, generator: np.random.Generator, clusters: Any
         DataError: ``n`` is 0.
         UsageError: ``resamples`` is negative or ``clusters`` has another length than n.
     """
-    blocks = list(count_blocks(n, resamples, generator, clusters))
-    return np.concatenate(blocks) if blocks else np.zeros((0, n), dtype=np.int8)
+    codes, num_units = unit_codes(n, clusters)
+    if resamples < 0:
+        raise UsageError(f"`resamples` must not be negative, got {resamples}")
+    drawn = np.empty((resamples, num_units), dtype=np.int8)
+    fill_counts(drawn, generator)
+    return drawn if clusters is None else drawn[:, codes]
 
 
 def jackknife_blocks(n: int, clusters: Any | None = None, *, limit: int | None = 1000, block_bytes: int = BLOCK_BYTES) -> Iterator[Array]:

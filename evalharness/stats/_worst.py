@@ -9,7 +9,7 @@ import numpy as np
 
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
-from evalharness.stats._reducers import divide, get_reducer, mean
+from evalharness.stats._reducers import bind_columns, divide, get_reducer, mean
 from evalharness.types import Array
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def worst_group_null(
         return WorstGroupNull(value, math.nan, math.nan, reason or "the metric is undefined in every group")
     null = np.concatenate([worst.reduce(each) for each in _null_values(plan, held, reduce, num_groups, permutations, generator)])
     tie = 1e-12 * max(1.0, abs(value))
+    if np.nanmax(np.abs(null - value), initial=0.0) <= tie:
+        return WorstGroupNull(value, math.nan, math.nan, "the worst group scores the same however labels are dealt out")
     as_bad = int((null <= value + tie).sum() if higher_is_better else (null >= value - tie).sum())
     return WorstGroupNull(value, float(np.nanmean(null)), (as_bad + 1) / (permutations + 1), None)
 
@@ -155,18 +157,30 @@ def _null_values(
     """Yield (G, b) values of the groups, block by block, under labels dealt out at random."""
     held = [column[plan.order] for column in columns]
     rows, units = len(plan.codes), len(plan.start)
-    summed = reduce is mean and not plan.mixed and not np.isnan(np.asarray(held[0], dtype=np.float64)).any()
-    step = max(1, _BLOCK_CELLS // rows)
+    if reduce is mean and units == rows and np.isin(held[0], (0, 1)).all():
+        yield _deal_hits(plan, held[0].astype(bool), num_groups, permutations, generator)
+        return
+    summed = reduce is mean and not plan.mixed and not np.isnan(held[0].astype(np.float64)).any()
+    bound = bind_columns(reduce, *held)
+    step = max(1, _BLOCK_CELLS // (units if summed else rows))
     for begin in range(0, permutations, step):
-        size = min(step, permutations - begin)
-        source = np.empty((size, units), dtype=np.int32)
+        source = np.empty((min(step, permutations - begin), units), dtype=np.int64)
         for part in plan.strata:
-            source[:, part] = generator.permuted(np.broadcast_to(part.astype(np.int32), (size, len(part))), axis=1)
+            source[:, part] = generator.permuted(np.broadcast_to(part, (len(source), len(part))), axis=1)
         if summed:
             yield _mean_by_group(plan.labels[plan.start][source], held[0], plan, num_groups)
-            continue
-        dealt = plan.labels[plan.start[source][:, plan.codes] + plan.offset]
-        yield np.stack([reduce(*held, dealt == group) for group in range(num_groups)])
+        else:
+            dealt = plan.labels[plan.start[source][:, plan.codes] + plan.offset]
+            yield np.stack([bound(dealt == group) for group in range(num_groups)])
+
+
+def _deal_hits(plan: _Labels, hits: Array, num_groups: int, permutations: int, generator: np.random.Generator) -> Array:
+    """Return (G, R) shares of hits: dealing labels to rows deals a stratum's hits to groups as coloured balls are drawn from an urn."""
+    tops = np.zeros((permutations, num_groups), dtype=np.int64)
+    for part in plan.strata:
+        sizes = np.bincount(plan.labels[part], minlength=num_groups)
+        tops += generator.multivariate_hypergeometric(sizes, int(hits[part].sum()), size=permutations, method="marginals")
+    return np.asarray(tops / np.bincount(plan.labels, minlength=num_groups)).T
 
 
 def _mean_by_group(dealt: Array, values: Array, plan: _Labels, num_groups: int) -> Array:
