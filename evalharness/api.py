@@ -34,6 +34,7 @@ class Results:
     modalities: Mapping[str, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    costs: list[dict[str, Any]] = field(default_factory=list, repr=False)  # a line a view, as ``evalharness.costs`` reads them
     registry: Registry | None = field(default=None, repr=False)
 
     def board(self, **options: Any) -> Board:
@@ -128,6 +129,7 @@ def evaluate(
         modalities=modalities,
         counts=report.counts if report else Counter(),
         failures=report.failures if report else [],
+        costs=list(report.costs) if report else [],
         registry=registry,
     )
 

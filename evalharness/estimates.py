@@ -165,7 +165,7 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
     if metric.interval == "none":
         return Estimate(value=value, interval=nothing(n), scope=None, n=n, n_units=units)
     if units < NO_INTERVAL:
-        reason = f"{units} independent units: too few for an interval"
+        reason = f"{units} independent units: too few for an interval{_list_units(metric, items)}"
         return Estimate(value=value, interval=nothing(n), scope=scope, n=n, n_units=units, status="insufficient", reason=reason)
     if metric.reduce == "calibration_error" and (reason := _within_band(metric, value, items, resampler)):
         return Estimate(value=value, interval=nothing(n), scope=scope, n=n, n_units=units, reason=reason)
@@ -173,6 +173,13 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
     if not math.isfinite(interval.low):
         reason = "the statistic does not vary, or is undefined in too many resamples"
     return Estimate(value=value, interval=interval, scope=scope, n=n, n_units=units, reason=reason)
+
+
+def _list_units(metric: MetricInfo, items: Items) -> str:
+    """Return the value of each unit, where each has one."""
+    codes = items.rows if items.flat_clusters is None else items.flat_clusters
+    values = [value_of(metric, items.take(np.flatnonzero(codes == code))) for code in np.unique(codes)]
+    return f"; they have {', '.join(f'{value:.4g}' for value in values)}" if values and np.isfinite(values).all() else ""
 
 
 def scope_of(items: Items) -> str:
