@@ -61,6 +61,30 @@ def test_failed_units_are_tried_again_and_then_replaced(run_tasks, write_task, t
     assert {record["status"] for record in read(tmp_path / "out").records()} == {"measured"}
 
 
+def test_what_is_made_of_a_failed_cell_is_made_anew_when_the_cell_is_measured(run_tasks, write_task, toys, tmp_path):
+    path = write_task(BASIC.replace("main:", "shifts: {jitter: {use: jitter}}\ncodecs: [float32, int8]\nmain:"))
+    jitter = toys.get("shift", "jitter")
+    original = jitter.apply
+
+    def fail(inputs, severities, keys, **_):
+        raise ValueError("no shift today")
+
+    object.__setattr__(jitter, "apply", fail)
+    first = run_tasks(path)
+    broken = [record for record in read(tmp_path / "out").records() if record["over"] == "severity"]
+    object.__setattr__(jitter, "apply", original)
+    second = run_tasks(path)
+    records = read(tmp_path / "out").records()
+
+    assert first.report.counts["failed"] == 2
+    assert {(record["statistic"], record["status"]) for record in broken} == {("mean", "failed")}
+    assert "no shift today" in broken[0]["reason"]
+    assert second.pending == 2
+    assert {record["statistic"] for record in records if record["over"] == "severity"} == {"mean", "difference", "slope"}
+    assert {record["status"] for record in records} == {"measured"}
+    assert run_tasks(path).pending == 0
+
+
 def test_an_evaluator_that_raises_is_named(run_tasks, write_task, toys, tmp_path):
     module = toys.plugins["toys"].module
     original = toys.get("evaluator", "centroid")
