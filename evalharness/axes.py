@@ -8,14 +8,14 @@ from typing import Any
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.costs import format_bytes, format_count
 from evalharness.records import inside
-from evalharness.shown import Record, Score, label_of, limit_of, score_of
+from evalharness.shown import Record, Score, budget_text, label_of, limit_of, score_of
 
 BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
 
 
 def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
     """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own."""
-    plain = [record for record in records if record["statistic"] == "value" and record["over"] is None]
+    plain = [record for record in records if _is_plain(record)]
     for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
         own = [record for record in plain if (record["suite"] or "", record["task"], limit_of(record)) == key]
         bases = [record for record in own if record["main"] and record["value"] is not None]
@@ -25,23 +25,38 @@ def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
                 yield found
 
 
+def _is_plain(record: Record) -> bool:
+    """Say whether a record is a value of one cell, or what stands for one: the least of several attacks, the mean over draws."""
+    over = str(record["over"] or "").partition(":")[0]
+    return (record["statistic"], over) in (("value", ""), ("value", "attack"), ("mean", "draw"))
+
+
+_KEPT = ("target", "metric", "evaluator", "params", "seed", "task_version", "dataset_fingerprint")
+
+
 def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, by: str) -> BoardTable | None:
-    fixed = [name for name in ("shift", "codec", "group", "fit") if name not in BY[by]]
+    wanted = {name: base[name] for name in ("shift", "severity", "codec", "group", "fit", *_KEPT) if name not in BY[by]}
+    if by != "shift" and base["shift"] == "robust":
+        wanted |= {"shift": "clean", "severity": 0}  # several attacks at once have no other codec, group or fit
+    if by == "group":
+        wanted["fit"] = next((record["fit"] for record in own if record["group"] is not None), base["fit"])
     cells = [
         record
         for record in own
-        if all(
-            record[name] == base[name]
-            for name in (*fixed, "target", "metric", "evaluator", "params", "seed", "task_version", "dataset_fingerprint")
-        )
+        if record["status"] != "not_applicable"
+        and all(record[name] == value for name, value in wanted.items())
         and (by != "group" or record["group"] is not None)
     ]
+    if by == "fit":
+        means = {record["fit"] for record in cells if record["over"] == "draw"}
+        cells = [record for record in cells if str(record["fit"]).partition("/")[0] not in means or record["over"] == "draw"]
     columns = {name: f"{name}\nn = {n}" for name, n in sorted(_axis_sizes(cells, by).items(), key=lambda item: _natural(item[0]))}
     if len(columns) < (1 if by == "group" else 2):
         return None
     scores: dict[str, dict[str, Score]] = {}
     for record in cells:
-        scores.setdefault(label_of(record), {})[_axis_value(record, by)] = score_of(record)
+        label = record["encoder"] if by == "layer" else label_of(record)
+        scores.setdefault(label, {})[_axis_value(record, by)] = score_of(record)
     rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
     limit = f" · limited to {key[2]} rows" if key[2] else ""
     title = f"{key[0] or 'single tasks'} · {key[1]} · {base['metric']} by {by}{limit}"
@@ -52,12 +67,12 @@ def _axis_sizes(cells: Sequence[Record], by: str) -> dict[str, str]:
     sizes: dict[str, set[int]] = {}
     for record in cells:
         sizes.setdefault(_axis_value(record, by), set()).add(record["n"] or 0)
-    return {name: "/".join(map(str, sorted(found))) for name, found in sizes.items()}
+    return {name: "/".join(map(str, sorted(found - {0}) or [0])) for name, found in sizes.items()}
 
 
 def _natural(name: str) -> tuple[Any, ...]:
     """Sort the clean and uncompressed value first, and numbers in names as numbers."""
-    parts = [float(part) if part.replace(".", "", 1).isdigit() else part for part in name.replace("/", " ").split()]
+    parts = [float(part) if part.replace(".", "", 1).isdigit() else part for part in name.replace("/255", "").replace("/", " ").split()]
     return (name not in ("clean", "float32"), [(isinstance(part, str), part) for part in parts])
 
 
@@ -66,11 +81,9 @@ def _axis_value(record: Record, by: str) -> str:
         if record["shift"] == "clean":
             return "clean"
         domain = inside(record["selection"])
-        return (
-            f"{record['shift']} {domain.rpartition('=')[2]}"
-            if record["shift_kind"] == "domain" and domain
-            else f"{record['shift']} {record['severity']:.3g}"
-        )
+        if record["shift_kind"] == "domain" and domain:
+            return f"{record['shift']} {domain.rpartition('=')[2]}"
+        return f"{record['shift']} {budget_text(record['severity'])}"
     return str(record[BY[by][0]])
 
 

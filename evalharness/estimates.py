@@ -203,7 +203,7 @@ def _interval(metric: MetricInfo, value: float, items: Items, units: int, resamp
     if metric.interval == "wilson" and clusters is None:
         return stats.wilson(value * n, n, level)
     reduce, columns = stats.get_reducer(metric.reduce), [items.columns[name] for name in metric.columns]  # type: ignore[arg-type]
-    limits = {"low": metric.low, "high": metric.high}
+    limits: dict[str, Any] = {"low": metric.low, "high": metric.high}
     if units < FEW_UNITS or metric.interval == "jackknife":
         return stats.jackknife_interval(value, leave_one_out(metric, columns, n, clusters, None), level, **limits)
     replicates = resampler.of(items.rows, clusters).apply(reduce, *columns)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from evalharness.board import BoardRow, BoardTable, RankSet, interval_notes, rank_text
-from evalharness.shown import Record, Score, domain_of, label_of, limit_of, number, score_of, version_of
+from evalharness.shown import Record, Score, budget_text, domain_of, label_of, limit_of, number, score_of, version_of
 
 MAX_TASK_COLUMNS = 5
 MAX_COLUMNS = 8
@@ -275,7 +275,7 @@ class _Headline:
             if base["shift"] != "robust" and record["codec"] == base["codec"]
         ]
         largest = max((record["severity"] for _, record in found), default=None)
-        kept = [(base, f"robust at {_fraction(largest)}", score_of(record)) for base, record in found if record["severity"] == largest]
+        kept = [(base, f"robust at {budget_text(largest)}", score_of(record)) for base, record in found if record["severity"] == largest]
         yield from self._gather(task, "{}", kept)
 
     def _codecs(self, task: str) -> Iterator[_Column]:
@@ -354,18 +354,6 @@ def _worst_of(found: Sequence[tuple[Record, str, Score]]) -> list[tuple[Record, 
         if known is None or sign * float(score.value or 0) < sign * float(known[2].value or 0):
             worst[label_of(base)] = (base, name, score)
     return list(worst.values())
-
-
-def _fraction(value: float | None) -> str:
-    """Return a budget as it is usually written.
-
-    >>> _fraction(8 / 255), _fraction(0.5)
-    ('8/255', '0.5')
-    """
-    if value is None:
-        return ""
-    steps = value * 255
-    return f"{round(steps)}/255" if abs(steps - round(steps)) < 1e-6 and 0 < round(steps) < 128 else f"{value:g}"
 
 
 def newest_version(column: Sequence[Record]) -> tuple[list[Record], int]:

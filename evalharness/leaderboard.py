@@ -103,7 +103,10 @@ def board_from_records(
     if not chosen:
         suites = sorted({str(record["suite"]) for record in records})
         raise DataError(f"no results match; suites here: {', '.join(suites)}")
-    return Board(tables=list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by)))
+    tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by))
+    if not tables:
+        raise DataError(f"nothing here varies along `{by}`" if by else "no record here is a task's main one")
+    return Board(tables=tables)
 
 
 def _matches(record: Record, where: Mapping[str, str]) -> bool:

@@ -89,3 +89,15 @@ def score_of(record: Record) -> Score:
     return Score(
         value=record["value"], low=record["low"], high=record["high"], n=record["n"], status=record["status"], reason=record["reason"]
     )
+
+
+def budget_text(value: float | None) -> str:
+    """Return a severity or budget as it is usually written.
+
+    >>> budget_text(8 / 255), budget_text(0.5)
+    ('8/255', '0.5')
+    """
+    if value is None:
+        return ""
+    steps = value * 255
+    return f"{round(steps)}/255" if value < 0.5 and abs(steps - round(steps)) < 1e-6 and round(steps) else f"{value:.3g}"

@@ -266,7 +266,7 @@ class TaskWalk:
             main_cell=unit.main,
             main_metric=main.metric,
             main_variant=main.where.get("variant"),
-            groups=self._groups if unit.cell.grouped or unit.main else lambda part: [],
+            groups=self._groups if unit.cell.grouped or unit.main else lambda _: [],
             unit=unit.key,
         )
 

@@ -9,12 +9,15 @@ from evalharness.stats._intervals import (
     WorstGroup,
     bootstrap,
     detectable_difference,
+    expanded_level,
     half_sample,
+    jackknife_error,
     jackknife_interval,
     newcombe,
     simultaneous_level,
     t_interval,
     wilson,
+    wilson_effective,
     worst_group_bound,
 )
 from evalharness.stats._many import (
@@ -49,6 +52,7 @@ from evalharness.stats._reducers import (
 )
 from evalharness.stats._resamples import Resamples, leave_one_out
 from evalharness.stats._resampling import count_blocks, counts, jackknife_blocks, jackknife_weights
+from evalharness.stats._studentised import bootstrap_t
 from evalharness.stats._worst import WorstGroupNull, worst_group_null
 from evalharness.types import Interval
 
@@ -77,6 +81,7 @@ __all__ = [
     "bind_columns",
     "bonferroni",
     "bootstrap",
+    "bootstrap_t",
     "borda",
     "calibration_band",
     "calibration_error",
@@ -89,6 +94,7 @@ __all__ = [
     "episode_interval",
     "episode_jackknife",
     "equalised_odds",
+    "expanded_level",
     "friedman",
     "get_reducer",
     "group_gaps",
@@ -96,6 +102,7 @@ __all__ = [
     "holm",
     "intersections",
     "jackknife_blocks",
+    "jackknife_error",
     "jackknife_interval",
     "jackknife_weights",
     "leave_one_out",
@@ -121,6 +128,7 @@ __all__ = [
     "spearman",
     "t_interval",
     "wilson",
+    "wilson_effective",
     "worst_group_bound",
     "worst_group_null",
 ]

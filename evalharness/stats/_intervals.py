@@ -61,13 +61,49 @@ def wilson(successes: float, n: float, level: float = 0.95) -> Interval:
         raise UsageError(f"`successes` must lie in [0, n], got {successes} of {n}")
     if n == 0:
         return Interval(low=math.nan, high=math.nan, level=level, method="wilson", n=0)
-    z = _normal_quantile((1 + level) / 2)
-    share = successes / n
+    low, high = _score_bounds(successes / n, n, _normal_quantile((1 + level) / 2))
+    return Interval(low=low, high=high, level=level, method="wilson", n=int(n))
+
+
+def wilson_effective(share: float, leave_one_out: Any, n: float, level: float = 0.95) -> Interval:
+    """Return Wilson's interval of a proportion over clusters, with as many trials as would have the jackknife's error if they were independent.
+
+    A t quantile at U - 1 degrees stands for the normal one.
+
+    Args:
+        share: the proportion, in [0, 1].
+        leave_one_out: (U,) the proportion without each cluster, see :func:`leave_one_out`.
+        n: the number of rows, which the effective number never exceeds.
+        level: the confidence level, a fraction.
+
+    Returns:
+        The interval, bounds in [0, 1], with ``n`` = U; where the clusters do not differ they count one trial each.
+        NaN bounds for fewer than two clusters or an undefined value.
+
+    Raises:
+        UsageError: ``share`` is outside [0, 1] or ``level`` outside (0, 1).
+
+    Source:
+        Korn & Graubard 1998 and Dean & Pagano 2015 (Wilson's interval for complex surveys).
+    """
+    check_level(level)
+    left_out = as_vector(leave_one_out, "leave_one_out")
+    units = len(left_out)
+    if units < 2 or not (math.isfinite(share) and np.isfinite(left_out).all()):
+        return Interval(low=math.nan, high=math.nan, level=level, method="wilson-effective", n=units)
+    if not 0 <= share <= 1:
+        raise UsageError(f"`share` must lie in [0, 1], got {share}")
+    error = jackknife_error(left_out)
+    trials = min(share * (1 - share) / error**2, n) if error > 1e-9 else units
+    low, high = _score_bounds(share, trials, _t_quantile((1 + level) / 2, units - 1))
+    return Interval(low=low, high=high, level=level, method="wilson-effective", n=units)
+
+
+def _score_bounds(share: float, n: float, z: float) -> tuple[float, float]:
+    """Return the shares that lie ``z`` of their own standard errors away."""
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return Interval(low=low, high=high, level=level, method="wilson", n=int(n))
+    return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)
 
 
 def newcombe(successes_1: float, n_1: float, successes_2: float, n_2: float, level: float = 0.95) -> Interval:
@@ -125,54 +161,106 @@ def _bca_probabilities(value: float, replicates: Array, jackknife: Array, level:
     return tails[0], tails[1]
 
 
+def expanded_level(level: float, units: int) -> float:
+    """Return the level at which a percentile interval of few units is as wide as a t interval of theirs.
+
+    The bootstrap's spread is too small by the root of (U - 1) / U and its tails are normal where those of a t are longer.
+    The level widens for both, and tends to ``level`` as units grow.
+
+    >>> round(expanded_level(0.95, 10), 4), round(expanded_level(0.95, 1000), 4)
+    (0.9829, 0.9504)
+
+    Args:
+        level: the confidence level, a fraction.
+        units: U, at least 2.
+
+    Raises:
+        UsageError: ``units`` is below 2 or ``level`` outside (0, 1).
+
+    Source:
+        Hesterberg 2015, "What teachers should know about the bootstrap", the expanded percentile interval.
+    """
+    from scipy.special import ndtr
+
+    check_level(level)
+    if units < 2:
+        raise UsageError(f"`units` must be at least 2, got {units}")
+    return 2 * float(ndtr(math.sqrt(units / (units - 1)) * _t_quantile((1 + level) / 2, units - 1))) - 1
+
+
 def bootstrap(
     value: float,
     replicates: Any,
     *,
-    method: Literal["basic", "percentile", "bca"] = "basic",
+    method: Literal["basic", "percentile", "bca", "se"] = "basic",
     level: float = 0.95,
     jackknife: Any | None = None,
     low: float | None = None,
     high: float | None = None,
     n: int | None = None,
+    expand: bool = False,
 ) -> Interval:
     """Return a bootstrap interval from replicates of a statistic.
 
     Args:
         value: the statistic on all rows.
         replicates: (R,) the statistic on resamples; up to 5 % may be NaN and are left out.
-        method: ``basic`` (2 value - quantile), ``percentile``, or ``bca``.
+        method: ``basic`` (2 value - quantile), ``percentile``, ``bca``, or ``se`` (value ± t · standard deviation).
         level: the confidence level, a fraction.
         jackknife: (U,) leave-one-unit-out values, needed by ``bca``.
         low: the least value that the statistic can take, to clip the bounds; None for none.
         high: the largest.
-        n: the number of units to state; default the length of ``jackknife``, else the number of replicates.
+        n: the number of units; default the length of ``jackknife``, else the number of replicates.
+        expand: widen the quantiles for few units by :func:`expanded_level`; needs ``n``.
 
     Returns:
         The interval; NaN bounds where the value or more replicates are undefined, or where all replicates are equal.
 
     Raises:
-        UsageError: the method is unknown, ``bca`` lacks ``jackknife``, or ``level`` is outside (0, 1).
+        UsageError: the method is unknown, ``bca`` lacks ``jackknife``, ``expand`` or ``se`` lacks ``n``, or ``level`` is outside (0, 1).
 
     Source:
         Efron 1987 for BCa; replicates equal to the value count half in its bias term, as in scipy.
     """
     check_level(level)
-    if method not in ("basic", "percentile", "bca"):
-        raise UsageError(f"`method` must be `basic`, `percentile` or `bca`, got {method!r}")
+    if method not in ("basic", "percentile", "bca", "se"):
+        raise UsageError(f"`method` must be `basic`, `percentile`, `bca` or `se`, got {method!r}")
     if method == "bca" and jackknife is None:
-        raise UsageError("`method='bca'` needs `jackknife`, the leave-one-out values; make them with `jackknife_weights`")
+        raise UsageError("`method='bca'` needs `jackknife`, the leave-one-out values; make them with `leave_one_out`")
+    if (expand or method == "se") and n is None:
+        raise UsageError("`expand` and `method='se'` need `n`, the number of independent units")
     left_out = None if jackknife is None else as_vector(jackknife, "jackknife")
     size = n if n is not None else len(np.atleast_1d(replicates)) if left_out is None else len(left_out)
     kept = _defined(replicates)
     bounds = (math.nan, math.nan)
-    if kept is not None and math.isfinite(value):
-        tails = ((1 - level) / 2, (1 + level) / 2)
-        if method == "bca" and left_out is not None:
-            tails = _bca_probabilities(value, kept, left_out[np.isfinite(left_out)], level)
-        below, above = (float(bound) for bound in np.quantile(kept, tails))
-        bounds = (2 * value - above, 2 * value - below) if method == "basic" else (below, above)
-    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method=f"bootstrap-{method}", n=size)
+    if kept is not None and math.isfinite(value) and (n is None or n >= 2):
+        wide = expanded_level(level, size) if expand else level
+        bounds = _bootstrap_bounds(value, kept, method, wide, left_out, size)
+    name = f"bootstrap-{method}{'-expanded' if expand and method != 'se' else ''}"
+    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method=name, n=size)
+
+
+def _bootstrap_bounds(value: float, kept: Array, method: str, level: float, left_out: Array | None, units: int) -> tuple[float, float]:
+    if method == "se":
+        half = _t_quantile((1 + level) / 2, units - 1) * float(kept.std(ddof=1))
+        return value - half, value + half
+    tails = ((1 - level) / 2, (1 + level) / 2)
+    if method == "bca" and left_out is not None:
+        tails = _bca_probabilities(value, kept, left_out[np.isfinite(left_out)], level)
+    below, above = (float(bound) for bound in np.quantile(kept, tails))
+    return (2 * value - above, 2 * value - below) if method == "basic" else (below, above)
+
+
+def jackknife_error(leave_one_out: Any) -> float:
+    """Return the delete-one-unit jackknife's standard error from leave-one-out values (U,); NaN for fewer than two.
+
+    >>> round(jackknife_error([4.0, 3.5, 1.5]), 6)
+    1.527525
+    """
+    left_out = as_vector(leave_one_out, "leave_one_out")
+    if len(left_out) < 2:
+        return math.nan
+    return math.sqrt((len(left_out) - 1) / len(left_out) * float(np.square(left_out - left_out.mean()).sum()))
 
 
 def jackknife_interval(
@@ -203,8 +291,7 @@ def jackknife_interval(
     units = len(left_out)
     half = math.nan
     if units >= 2:
-        spread = float(np.square(left_out - left_out.mean()).sum())
-        error = math.sqrt((units - 1) / units * spread)
+        error = jackknife_error(left_out)
         scale = 1e-12 * max(abs(value), float(np.abs(left_out).max()))
         half = _t_quantile((1 + level) / 2, units - 1) * error if error > scale else math.nan
     return Interval(low=_clip(value - half, low, high), high=_clip(value + half, low, high), level=level, method="jackknife", n=units)

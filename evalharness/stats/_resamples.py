@@ -144,6 +144,20 @@ class Resamples:
             raise UsageError(f"`columns` must be ({self.n}, metrics), one row a row, got shape {held.shape}")
         return self._means(held, None)
 
+    def unit_sums(self, columns: Any) -> Array:
+        """Return the sums of each unit's rows, (n, T) to (U, T); the rows themselves without clusters."""
+        return self._by_unit(np.asarray(columns, dtype=np.float64), None)
+
+    def sum_units(self, table: Any) -> Array:
+        """Return sums over the units drawn in each resample, (U, T) finite to (R, T)."""
+        held = np.asarray(table, dtype=np.float64)
+        sums = np.empty((self.resamples, held.shape[1]))
+        start = 0
+        for block in self._unit_blocks():
+            sums[start : start + len(block)] = moment_product(block, held)
+            start += len(block)
+        return sums
+
     def _means(self, columns: Array, at: Array | None) -> Array:
         held = columns.astype(np.float64, copy=False)
         if at is None and self._codes is None:
@@ -156,12 +170,7 @@ class Resamples:
         missing = np.isnan(columns)
         lacking = np.flatnonzero(missing.any(axis=0))
         filled = np.concatenate([np.where(missing, 0.0, columns), missing[:, lacking]], axis=1) if len(lacking) else columns
-        table = self._by_unit(filled, at)
-        sums = np.empty((self.resamples, table.shape[1]))
-        start = 0
-        for block in self._unit_blocks():
-            sums[start : start + len(block)] = moment_product(block, table)
-            start += len(block)
+        sums = self.sum_units(self._by_unit(filled, at))
         result, drawn = sums[:, : columns.shape[1]], sums[:, columns.shape[1] :] > 0
         result[:, lacking] = np.where(drawn, np.nan, result[:, lacking])
         return result
