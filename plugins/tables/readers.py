@@ -133,7 +133,12 @@ def read_csv(path: Path) -> Any:
     options = pc.ConvertOptions(strings_can_be_null=True, null_values=["", "NA", "NaN", "nan", "N/A", "n/a", "null", "NULL"])
     # Line breaks inside quotes are common in texts.
     parse = pc.ParseOptions(newlines_in_values=True)
-    return _read_text(path, "CSV", lambda: pc.read_csv(path, convert_options=options, parse_options=parse))
+    table = _read_text(path, "CSV", lambda: pc.read_csv(path, convert_options=options, parse_options=parse))
+    # Arrow keeps a column that is not UTF-8 as bytes, which no task could use.
+    broken = [name for name, kind in zip(table.column_names, table.schema.types, strict=True) if str(kind) == "binary"]
+    if broken:
+        raise DataError(f"{path}: column `{broken[0]}` is not UTF-8; save the file as UTF-8")
+    return table
 
 
 def read_jsonl(path: Path) -> Any:

@@ -441,3 +441,13 @@ def test_penguins_and_similarity(monkeypatch):
     assert torch.isfinite(samples.read(np.arange(342))).all()
     data = load("hf:mteb/stsb_multi_mt/de", inputs={"left.text": "sentence1", "right.text": "sentence2"})
     assert data.links["pairs"].columns["score"].values.max() == 5.0
+
+
+def test_a_file_that_is_not_utf8_is_refused_by_column(tmp_path):
+    from evalharness.errors import DataError
+    from evalharness.plugins.tables.readers import read_csv
+
+    path = tmp_path / "latin.csv"
+    path.write_bytes("text,label\ncafé,a\nthé,b\n".encode("latin-1"))
+    with pytest.raises(DataError, match="latin.csv: column `text` is not UTF-8; save the file as UTF-8"):
+        read_csv(path)
