@@ -13,7 +13,7 @@ EPSILON = 1e-9
 CELL = (
     "suite", "task", "encoder", "layer", "fit", "target", "shift", "severity", "codec", "selection", "evaluator", "dataset_fingerprint", "task_version", "seed",
 )  # fmt: skip
-GROWS_WITH_K = re.compile(r"(?P<name>recall|success|hit_rate|top)_(?:at_)?(?P<k>\d+)(?P<rest>.*)")
+GROWS_WITH_K = re.compile(r"(?P<name>recall|success|hit_rate|top)_?(?:at_)?(?P<k>\d+)(?P<rest>.*)")
 Broken = tuple[str, int, str]  # check, place of the record, what is wrong
 
 
