@@ -12,6 +12,7 @@ from evalharness.numerics._geometry import (
     stable_rank,
     uniformity,
 )
+from evalharness.numerics._kmeans import KMeans, k_means
 from evalharness.numerics._logistic import LogisticPath, logistic_path
 from evalharness.numerics._noise import keyed_normal, keyed_uniform
 from evalharness.numerics._ridge import RidgePath, ridge_path
@@ -19,12 +20,14 @@ from evalharness.numerics._search import top_k
 
 __all__ = [
     "Episodes",
+    "KMeans",
     "LogisticPath",
     "RidgePath",
     "alignment",
     "check_finite",
     "effective_rank",
     "isoscore",
+    "k_means",
     "keyed_normal",
     "keyed_uniform",
     "logistic_path",
