@@ -15,14 +15,13 @@ from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL, Estimate, Items
 from evalharness.evidence import Basis, Evidence
 from evalharness.joint import Joint
 from evalharness.records import FIELDS
-from evalharness.shown import COMPARED, Record, field_of, label_of, number
+from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, number
 from evalharness.types import Array, MetricInfo
 
 ALPHA = 1 - LEVEL
 POWER = 0.8
 FLIPS = 9999
 EXACT_BELOW = 25
-AXES = ("fit", "target", "shift", "severity", "codec", "selection", "statistic", "over")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +146,10 @@ def _pairs(
     pairs, skipped = [], []
     for name in sorted({record["task"] for record in records}):
         own = [record for record in records if record["task"] == name]
-        sides = [_chosen([record for record in own if label_of(record) == label], metric, where) for label in (first, second)]
+        sides = [
+            counterparts([record for record in own if label_of(record) == label], where if metric is None else {**where, "metric": metric})
+            for label in (first, second)
+        ]
         for limit in sorted({_limit(record) for side in sides for record in side}):
             held = [[record for record in side if _limit(record) == limit] for side in sides]
             reason = next((_why_not(side, label) for side, label in zip(held, (first, second), strict=True) if _why_not(side, label)), None)
@@ -175,30 +177,6 @@ def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:
     measured = [record for record in side if record["value"] is not None]
     shared = {record["suite"] for record in other if record["value"] is not None}
     return next((record for record in measured if record["suite"] in shared), measured[0])
-
-
-def _chosen(records: Sequence[Record], metric: str | None, where: Mapping[str, str]) -> list[Record]:
-    """Return the main records, or those of another metric or cell, all else equal."""
-    mains = [record for record in records if record["main"]]
-    if metric is None and not where:
-        return mains
-    found = []
-    for main in mains:
-        wanted = {name: main[name] for name in ("suite", "evaluator", "params", "prompt", *AXES)}
-        wanted |= {"metric": metric or main["metric"], "group": None}
-        if "evaluator" in where:
-            wanted.pop("params")
-        if {"shift", "fit", "selection"} & set(where):
-            wanted.pop("selection")
-        if "shift" in where:
-            wanted.pop("severity")
-        free = {name: value for name, value in wanted.items() if name not in where}
-        found += [
-            record
-            for record in records
-            if all(record[name] == value for name, value in free.items()) and all(str(record[name]) == text for name, text in where.items())
-        ]
-    return found
 
 
 # --- one pair of records ------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Facts:
     bytes_of: Mapping[str, float] = field(default_factory=dict)  # unit -> bytes a vector
     rank: Any = None  # (records by task) -> Ranking, or None
     partial: bool = False
+    about: str = ""  # the cell shown, where it is not the main one
 
 
 def headline_tables(records: Sequence[Record], facts: Facts) -> Iterator[BoardTable]:
@@ -57,6 +58,7 @@ class _Headline:
     def __init__(self, key: tuple[str, str, str], main: Sequence[Record], records: Sequence[Record], facts: Facts) -> None:
         suite, modality, limit = key
         self.title = f"{suite or 'single tasks'}{f' · {modality}' if modality else ''}{f' · limited to {limit} rows' if limit else ''}"
+        self.title += f" · {facts.about}" if facts.about else ""
         self._records = records
         self._facts = facts
         self.tasks = list(dict.fromkeys(record["task"] for record in main))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from evalharness.board import Board
 from evalharness.errors import DataError, unknown_name
 from evalharness.headline import Facts, headline_tables
 from evalharness.records import FIELDS, record_key
-from evalharness.shown import Record, label_of, number
+from evalharness.shown import CELL_AXES, Record, counterparts, label_of, matches, number
 from evalharness.store.results import ResultsReader
 
 if TYPE_CHECKING:
@@ -99,18 +100,20 @@ def board_from_records(
     unknown = sorted(set(where or {}) - set(FIELDS))
     if unknown:
         raise DataError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
-    chosen = [record for record in records if (suite is None or record["suite"] == suite) and _matches(record, where or {})]
+    cells = {name: text for name, text in (where or {}).items() if name in CELL_AXES and by is None}
+    others = {name: text for name, text in (where or {}).items() if name not in cells}
+    chosen = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, others)]
     if not chosen:
         suites = sorted({str(record["suite"]) for record in records})
         raise DataError(f"no results match; suites here: {', '.join(suites)}")
+    if cells:
+        shown = {id(record) for record in counterparts(chosen, cells)}
+        chosen = [{**record, "main": id(record) in shown} for record in chosen]
+        facts = replace(facts, about=", ".join(f"{name}={text}" for name, text in cells.items()))
     tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by))
     if not tables:
-        raise DataError(f"nothing here varies along `{by}`" if by else "no record here is a task's main one")
+        raise DataError(f"nothing here varies along `{by}`" if by else f"no cell matches {facts.about or ''}".rstrip())
     return Board(tables=tables)
-
-
-def _matches(record: Record, where: Mapping[str, str]) -> bool:
-    return all(str(record.get(key)) == value for key, value in where.items())
 
 
 # --- rank sets ----------------------------------------------------------------------------------------------------

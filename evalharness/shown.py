@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,55 @@ def limit_of(record: Record) -> str:
 def label_of(record: Record) -> str:
     """Return how tables name an encoder, its layer with it."""
     return record["encoder"] + (f"@{record['layer']}" if record["layer"] else "")
+
+
+def matches(record: Record, where: Mapping[str, str]) -> bool:
+    """Say whether a record's fields have these texts; numbers match by value, and ``none`` matches what is not set.
+
+    >>> matches({"severity": 3.0, "group": None}, {"severity": "3", "group": "none"})
+    True
+    """
+    return all(_matches(record.get(name), text) for name, text in where.items())
+
+
+def _matches(value: Any, text: str) -> bool:
+    if (
+        str(value) == text
+        or (value is None and text.lower() in ("none", "null"))
+        or (isinstance(value, bool) and str(value).lower() == text)
+    ):
+        return True
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        above, _, below = text.partition("/")
+        try:
+            number_given = float(above) / float(below) if below else float(above)
+        except (ValueError, ZeroDivisionError):
+            return False
+        return abs(number_given - value) <= 1e-9 * max(1.0, abs(value))
+    return False
+
+
+CELL_AXES = ("evaluator", "metric", "fit", "target", "shift", "severity", "codec", "selection", "statistic", "over", "group")
+
+
+def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Record]:
+    """Return the main records, or with ``where`` those that differ from a main one in the axes named and what follows from them."""
+    mains = [record for record in records if record["main"]]
+    if not where:
+        return mains
+    found: list[Record] = []
+    for main in mains:
+        wanted = {name: main[name] for name in ("suite", "task", "encoder", "layer", "params", "prompt", *CELL_AXES)}
+        loose = set(where)
+        loose |= {"params"} if "evaluator" in where else set()
+        loose |= {"selection"} if {"shift", "fit"} & loose else set()
+        loose |= {"severity"} if "shift" in where else set()
+        if {"evaluator", "fit", "shift"} & loose and main["over"] is not None:
+            wanted |= {"statistic": "value", "over": None}  # a mean over draws, or the least of attacks, has single cells beside it
+        wanted = {name: value for name, value in wanted.items() if name not in loose}
+        own = (record for record in records if all(record[name] == value for name, value in wanted.items()) and matches(record, where))
+        found += list(own)[:1]  # of several variants the evaluator's main one stands first
+    return list({id(record): record for record in found}.values())
 
 
 def version_of(record: Record) -> str:

@@ -8,11 +8,11 @@ import json
 
 import pytest
 
-from evalharness.errors import DataError
 from evalharness.board import Board
+from evalharness.errors import DataError
 from evalharness.leaderboard import board_from_records, make_board
-from evalharness.shown import number
 from evalharness.records import make_record
+from evalharness.shown import number
 
 
 def record(encoder="a", value=0.5, **fields):
@@ -178,3 +178,22 @@ def test_every_format_shows_every_row(registry, style):
         assert ".500 [.400, .600]" in text
     if style == "markdown":
         assert "enc\\|ode" in text
+
+
+def test_where_shows_another_cell_than_the_main_one():
+    shifted = [
+        record(name, value, shift="noise", severity=3.0, shift_kind="corruption", main=False) for name, value in (("a", 0.2), ("b", 0.4))
+    ]
+    found = table(record("a", 0.9), record("b", 0.8), *shifted, where={"shift": "noise", "severity": "3"})
+
+    assert [(row.encoder, row.scores["t"].value) for row in found.rows] == [("b", 0.4), ("a", 0.2)]
+    assert found.title == "s · image · shift=noise, severity=3"
+    with pytest.raises(DataError, match="no cell matches codec=int8"):
+        table(record("a"), where={"codec": "int8"})
+
+
+def test_the_first_variant_of_another_evaluator_is_shown():
+    variants = [record("a", value, evaluator="knn", params={"variant": f"k={k}"}, main=False) for k, value in ((20, 0.3), (1, 0.7))]
+    found = table(record("a", 0.9), *variants, where={"evaluator": "knn"})
+
+    assert found.rows[0].scores["t"].value == 0.3

@@ -406,6 +406,21 @@ def simultaneous_level(level: float, groups: int) -> float:
     return 1 - (1 - level) / groups
 
 
+def one_sided_level(level: float) -> float:
+    """Return the two-sided level whose lower (or upper) bound alone holds with probability ``level``.
+
+    >>> round(one_sided_level(0.95), 6)
+    0.9
+
+    Raises:
+        UsageError: ``level`` is outside (0.5, 1).
+    """
+    check_level(level)
+    if level <= 0.5:
+        raise UsageError(f"`level` of one side must lie above 0.5, got {level}")
+    return 2 * level - 1
+
+
 class WorstGroup(NamedTuple):
     """Hold the worst group: ``group`` counted from 0 among those given, its ``value``, and a ``bound`` below (or above) every group's truth."""
 
@@ -415,12 +430,15 @@ class WorstGroup(NamedTuple):
 
 
 def worst_group_bound(values: Any, intervals: Sequence[Interval], *, level: float = 0.95, higher_is_better: bool = True) -> WorstGroup:
-    """Return the worst group and a bound that holds for all groups at once.
+    """Return the worst group and a bound that no group's truth lies below, with probability ``level``.
+
+    The least of the lower bounds needs no correction for the number of groups: it exceeds the least truth only where the bound of that one group does.
+    One-sided bounds at ``level`` are enough, so intervals at ``one_sided_level(level)``; wider ones only make it more careful.
 
     Args:
         values: (G,) the groups' values; leave out groups that are too small.
-        intervals: one a group, each made at ``simultaneous_level(level, G)``.
-        level: the simultaneous level.
+        intervals: one a group, each made at ``one_sided_level(level)`` or above.
+        level: the level of the bound.
         higher_is_better: False bounds the largest value from above.
 
     Returns:
@@ -428,13 +446,16 @@ def worst_group_bound(values: Any, intervals: Sequence[Interval], *, level: floa
 
     Raises:
         UsageError: there are no groups, the lengths differ, or an interval was made at a lower level than it needs.
+
+    Source:
+        Berger 1982 (intersection-union tests): all groups are above a bound if each is.
     """
     scores = as_vector(values, "values")
     if len(scores) == 0 or len(scores) != len(intervals):
         raise UsageError(f"`values` and `intervals` must hold one entry a group, got {len(scores)} and {len(intervals)}")
-    needed = simultaneous_level(level, len(scores))
+    needed = one_sided_level(level)
     if any(interval.level < needed - 1e-9 for interval in intervals):
-        raise UsageError(f"`intervals` of {len(scores)} groups must be made at level {needed:.6g}, see `simultaneous_level`")
+        raise UsageError(f"`intervals` must be made at level {needed:.6g} or above, see `one_sided_level`")
     group = int(np.argmin(scores) if higher_is_better else np.argmax(scores))
     bounds = np.array([interval.low if higher_is_better else interval.high for interval in intervals])
     return WorstGroup(group, float(scores[group]), float(bounds.min() if higher_is_better else bounds.max()))
