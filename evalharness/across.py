@@ -13,26 +13,36 @@ from evalharness import stats
 from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing
 from evalharness.joint import Joint
 from evalharness.records import inside
-from evalharness.summaries import SummaryPlan, empty_record, extreme_records, make_metric_record
+from evalharness.summaries import SummaryPlan, empty_record, extreme_records, group_records, make_metric_record
 from evalharness.types import MetricInfo
 
 Record = dict[str, Any]
+Side = list[Items]  # one cell's items; those of every draw where a cell stands for several
 CLEAN, FLOAT32 = "clean", "float32"
 REFERENCES = (CLEAN, FLOAT32)
 
 
 @dataclass(slots=True, kw_only=True)
 class CellResult:
-    """Hold what became of one cell: its record fields and its items by variant, none where it failed or was not applicable."""
+    """Hold what became of one cell: its record fields and its items by variant, none where it failed or was not applicable.
+
+    A cell that stands for several draws of a fit holds the items of each.
+    """
 
     base: Mapping[str, Any]
     items: Mapping[str, Items]
     status: str
     reason: str | None = None
+    grouped: bool = False  # whether subgroups are asked of the mean over draws
+    draws: list[CellResult] = field(default_factory=list)
 
     def key(self, *less: str) -> tuple[Any, ...]:
         """Return what sets the cell apart within its evaluator, without some of the axes."""
         return tuple(self.base[name] for name in ("fit", "target", "shift", "severity", "codec", "selection") if name not in less)
+
+    def side(self, variant: str) -> Side:
+        """Return the items of one variant, a piece a draw."""
+        return [draw.items[variant] for draw in self.draws] if self.draws else [self.items[variant]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,13 +73,15 @@ def _equal(first: Any, second: Any) -> bool:
 def across_records(plan: AcrossPlan, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
     """Yield every record that takes more than one cell of an evaluator."""
     known = [cell for cell in cells if cell.status != "not_applicable"]
+    means = _join_draws(known)
     for metric in plan.summary.metrics:
         if metric.name in plan.summary.main_metrics:
-            yield from _reference_records(plan, metric, known, resampler)
-            yield from _severity_records(plan, metric, known, resampler)
-            yield from _domain_records(plan, metric, known, resampler)
-            yield from _family_records(plan, metric, known, resampler)
-            yield from _draw_records(plan, metric, known, resampler)
+            for among in (known, means):
+                yield from _reference_records(plan, metric, among, resampler)
+                yield from _severity_records(plan, metric, among, resampler)
+                yield from _domain_records(plan, metric, among, resampler)
+                yield from _family_records(plan, metric, among, resampler)
+            yield from _draw_records(plan, metric, means, resampler)
         if metric.name in plan.robust:
             yield from _robust_records(plan, metric, known, resampler)
 
@@ -79,6 +91,22 @@ def _group(cells: Sequence[CellResult], key: Callable[[CellResult], Any]) -> dic
     for cell in cells:
         found.setdefault(key(cell), []).append(cell)
     return found
+
+
+def _join_draws(cells: Sequence[CellResult]) -> list[CellResult]:
+    """Return one cell for all draws of each fit, all else equal; it lacks what any draw lacks."""
+    drawn = [cell for cell in cells if "/" in str(cell.base["fit"] or "")]
+    joined = []
+    for group in _group(drawn, lambda cell: (str(cell.base["fit"]).rpartition("/")[0], *cell.key("fit"))).values():
+        if len(group) < 2:
+            continue
+        base = {**group[0].base, "fit": str(group[0].base["fit"]).rpartition("/")[0]}
+        because = _lacking(group, lambda cell: f"draw {cell.base['fit']}")
+        shared = [name for name in group[0].items if all(name in cell.items for cell in group)]
+        items = {} if because else {name: group[0].items[name] for name in shared}
+        status = "failed" if because else "measured"
+        joined.append(CellResult(base=base, items=items, status=status, reason=because, grouped=group[0].grouped, draws=group))
+    return joined
 
 
 def _variants(metric: MetricInfo, cells: Sequence[CellResult]) -> list[str]:
@@ -92,6 +120,25 @@ def _lacking(cells: Sequence[CellResult], label: Callable[[CellResult], str]) ->
     """Return why a record over these cells cannot be made: no row is dropped from a mean because its cell failed."""
     bad = [cell for cell in cells if not cell.items]
     return f"not measured: {', '.join(label(cell) for cell in bad)} ({bad[0].reason or bad[0].status})" if bad else None
+
+
+class Sides:
+    """Hold one metric on several cells, each of which may stand for several draws, on the same resamples."""
+
+    def __init__(self, metric: MetricInfo, sides: Sequence[Side], resampler: Resampler) -> None:
+        self._sizes = [len(side) for side in sides]
+        self._joint = Joint(metric, [piece for side in sides for piece in side], resampler)
+
+    def combine(self, weights: Sequence[float]) -> Estimate:
+        """Return a weighted sum of the cells' values; draws count alike."""
+        return self._joint.combine(self._spread(weights))
+
+    def ratio(self) -> Estimate:
+        """Return the first cell's value over the second's."""
+        return self._joint.ratio(self._spread([1.0, 0.0]), self._spread([0.0, 1.0]))
+
+    def _spread(self, weights: Sequence[float]) -> list[float]:
+        return [weight / size for weight, size in zip(weights, self._sizes, strict=True) for _ in range(size)]
 
 
 # --- differences to a reference cell ------------------------------------------------------------------------------
@@ -113,12 +160,13 @@ def _reference_of(cell: CellResult, reference: str, cells: Sequence[CellResult])
 _SHIFT = ("shift", "severity", "selection")
 
 
-def _matched(items: Items, reference: Items, base: Mapping[str, Any]) -> Items:
+def _matched(side: Side, reference: Side, base: Mapping[str, Any]) -> Side:
     """Return the reference's items; those of the rows whose inputs were changed, where only some were."""
-    if base["shift_kind"] == "domain" or len(items.rows) >= len(reference.rows):
+    rows = side[0].rows
+    if base["shift_kind"] == "domain" or len(rows) >= len(reference[0].rows):
         return reference
-    shared = np.isin(reference.rows, items.rows)
-    return reference.take(np.flatnonzero(shared)) if int(shared.sum()) == len(items.rows) else reference
+    shared = [np.flatnonzero(np.isin(piece.rows, rows)) for piece in reference]
+    return [piece.take(at) for piece, at in zip(reference, shared, strict=True)] if len(shared[0]) == len(rows) else reference
 
 
 def _reference_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
@@ -128,12 +176,12 @@ def _reference_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[Cel
             if other is None:
                 continue
             for variant in _variants(metric, [cell, other]):
-                items = cell.items[variant]
-                joint = Joint(metric, [items, _matched(items, other.items[variant], cell.base)], resampler)
+                side = cell.side(variant)
+                sides = Sides(metric, [side, _matched(side, other.side(variant), cell.base)], resampler)
                 fields: dict[str, Any] = {"base": cell.base, "reference": reference}
-                yield make_metric_record(plan.summary, items, metric, joint.combine([1.0, -1.0]), statistic="difference", **fields)
+                yield make_metric_record(plan.summary, side[0], metric, sides.combine([1.0, -1.0]), statistic="difference", **fields)
                 if metric.low >= 0:
-                    yield make_metric_record(plan.summary, items, metric, joint.ratio(), statistic="ratio", **fields)
+                    yield make_metric_record(plan.summary, side[0], metric, sides.ratio(), statistic="ratio", **fields)
 
 
 # --- severities ---------------------------------------------------------------------------------------------------
@@ -164,33 +212,29 @@ def _along(
     resampler: Resampler,
 ) -> Iterator[Record]:
     """Yield mean, mean difference to clean, and slope over the severities of one shift."""
-    pieces = [cell.items[variant] for cell in ordered]
-    severities = [float(cell.base["severity"]) for cell in ordered]
-    clean = _clean_piece(metric, ordered[0], variant, cells)
-    joint = Joint(metric, [*pieces, *clean], resampler)
-    share = 1 / len(pieces)
-    rest = [0.0] * len(clean)
+    shifted = [cell.side(variant) for cell in ordered]
+    clean = _clean_side(metric, ordered[0], variant, cells)
+    sides = Sides(metric, [*shifted, *clean], resampler)
+    share, rest = 1 / len(shifted), [0.0] * len(clean)
 
     def record(weights: Sequence[float], statistic: str, reference: str | None = None) -> Record:
-        found = joint.combine(weights)
-        return make_metric_record(
-            plan.summary, pieces[0], metric, found, statistic=statistic, over="severity", reference=reference, base=base
-        )
+        fields: dict[str, Any] = {"statistic": statistic, "over": "severity", "reference": reference, "base": base}
+        return make_metric_record(plan.summary, shifted[0][0], metric, sides.combine(weights), **fields)
 
-    yield record([*[share] * len(pieces), *rest], "mean")
+    yield record([*[share] * len(shifted), *rest], "mean")
     if clean:
-        yield record([*[share] * len(pieces), -1.0], "difference", CLEAN)
-    places = np.array([*severities, *rest])  # the clean cell lies at severity 0
+        yield record([*[share] * len(shifted), -1.0], "difference", CLEAN)
+    places = np.array([*[float(cell.base["severity"]) for cell in ordered], *rest])  # the clean cell lies at severity 0
     centred = places - places.mean()
     yield record(list(centred / np.square(centred).sum()), "slope")
 
 
-def _clean_piece(metric: MetricInfo, cell: CellResult, variant: str, cells: Sequence[CellResult]) -> list[Items]:
+def _clean_side(metric: MetricInfo, cell: CellResult, variant: str, cells: Sequence[CellResult]) -> list[Side]:
     """Return the clean cell's items in a list, which is empty where there are none."""
     other = _reference_of(cell, CLEAN, cells)
     if other is None or variant not in other.items or not other.items[variant].has(metric):
         return []
-    return [_matched(cell.items[variant], other.items[variant], cell.base)]
+    return [_matched(cell.side(variant), other.side(variant), cell.base)]
 
 
 # --- domains ------------------------------------------------------------------------------------------------------
@@ -220,19 +264,29 @@ def _over_domains(
     resampler: Resampler,
 ) -> Iterator[Record]:
     """Yield the unweighted mean over domains, its difference to the clean cell, and the worst domain with a bound over all."""
-    pieces = [cell.items[variant] for cell in group]
-    clean = _clean_piece(metric, group[0], variant, cells)
-    joint = Joint(metric, [*pieces, *clean], resampler)
-    share = [1 / len(pieces)] * len(pieces)
+    domains = [cell.side(variant) for cell in group]
+    first = domains[0][0]
+    clean = _clean_side(metric, group[0], variant, cells)
+    sides = Sides(metric, [*domains, *clean], resampler)
+    share = [1 / len(domains)] * len(domains)
     plain: dict[str, Any] = {"over": "domain", "base": base}
-    yield make_metric_record(plan.summary, pieces[0], metric, joint.combine([*share, *[0.0] * len(clean)]), statistic="mean", **plain)
+    yield make_metric_record(plan.summary, first, metric, sides.combine([*share, *[0.0] * len(clean)]), statistic="mean", **plain)
     if clean:
-        found = joint.combine([*share, -1.0])
-        yield make_metric_record(plan.summary, pieces[0], metric, found, statistic="difference", reference=CLEAN, **plain)
+        found = sides.combine([*share, -1.0])
+        yield make_metric_record(plan.summary, first, metric, found, statistic="difference", reference=CLEAN, **plain)
     level = stats.simultaneous_level(LEVEL, len(group))
-    wide = {inside(cell.base["selection"]): estimate(metric, piece, resampler, level) for cell, piece in zip(group, pieces, strict=True)}
-    if len(wide) == len(group) and not pieces[0].episodic:
-        yield from extreme_records(replace(plan.summary, base=base), pieces[0], metric, "domain", wide)
+    wide = {
+        inside(cell.base["selection"]): estimate_side(metric, side, resampler, level) for cell, side in zip(group, domains, strict=True)
+    }
+    if len(wide) == len(group) and not first.episodic:
+        yield from extreme_records(replace(plan.summary, base=base), first, metric, "domain", wide)
+
+
+def estimate_side(metric: MetricInfo, side: Side, resampler: Resampler, level: float = LEVEL) -> Estimate:
+    """Return the estimate of one cell, the mean over its draws where it stands for several."""
+    if len(side) == 1:
+        return estimate(metric, side[0], resampler, level)
+    return Joint(metric, side, resampler).combine([1 / len(side)] * len(side), level)
 
 
 def joined_selection(selections: Sequence[str]) -> str:
@@ -269,14 +323,13 @@ def _over_families(
     plan: AcrossPlan, metric: MetricInfo, group: Sequence[CellResult], variant: str, base: Mapping[str, Any], resampler: Resampler
 ) -> Iterator[Record]:
     """Yield the mean over families, each first averaged over its severities; seen and unseen ones apart, and their difference."""
-    pieces = [cell.items[variant] for cell in group]
-    joint = Joint(metric, pieces, resampler)
+    shifted = [cell.side(variant) for cell in group]
+    sides = Sides(metric, shifted, resampler)
 
     def record(weights: Sequence[float], statistic: str, over: str, reference: str | None = None) -> Record:
-        found = joint.combine(weights)
-        regime = over.partition(":")[2] or None
-        own = {**base, "regime": regime}
-        return make_metric_record(plan.summary, pieces[0], metric, found, statistic=statistic, over=over, reference=reference, base=own)
+        own = {**base, "regime": over.partition(":")[2] or None}
+        fields: dict[str, Any] = {"statistic": statistic, "over": over, "reference": reference, "base": own}
+        return make_metric_record(plan.summary, shifted[0][0], metric, sides.combine(weights), **fields)
 
     yield record(_family_weights(group, None), "mean", "family")
     regimes = {regime: _family_weights(group, regime) for regime in ("seen", "unseen")}
@@ -290,36 +343,38 @@ def _over_families(
 
 def _family_weights(group: Sequence[CellResult], regime: str | None) -> list[float]:
     """Return a weight a cell: families count alike, and so do the severities of each."""
-    chosen = [cell for cell in group if regime is None or cell.base["regime"] == regime]
-    families = _group(chosen, lambda cell: cell.base["shift"])
-    return [1 / (len(families) * len(families[cell.base["shift"]])) if cell in chosen else 0.0 for cell in group]
+    chosen = [regime is None or cell.base["regime"] == regime for cell in group]
+    sizes: dict[str, int] = {}
+    for cell, own in zip(group, chosen, strict=True):
+        if own:
+            sizes[cell.base["shift"]] = sizes.get(cell.base["shift"], 0) + 1
+    return [1 / (len(sizes) * sizes[cell.base["shift"]]) if own else 0.0 for cell, own in zip(group, chosen, strict=True)]
 
 
 # --- draws of training rows ---------------------------------------------------------------------------------------
 
 
-def _draw_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
-    drawn = [cell for cell in cells if "/" in str(cell.base["fit"] or "")]
-    for group in _group(drawn, lambda cell: (str(cell.base["fit"]).rpartition("/")[0], *cell.key("fit"))).values():
-        if len(group) < 2:
+def _draw_records(plan: AcrossPlan, metric: MetricInfo, means: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
+    """Yield the mean over draws with its interval over test items, the spread beside it, and its subgroups."""
+    for cell in means:
+        if not cell.items:
+            yield _failed(plan, metric, cell.base, "mean", "draw", str(cell.reason), main=plan.is_main(cell.base, metric, "draw"))
             continue
-        base = {**group[0].base, "fit": str(group[0].base["fit"]).rpartition("/")[0]}
-        because = _lacking(group, lambda cell: f"draw {cell.base['fit']}")
-        if because:
-            yield _failed(plan, metric, base, "mean", "draw", because, main=plan.is_main(base, metric, "draw"))
-            continue
-        for at, variant in enumerate(_variants(metric, group)):
-            pieces = [cell.items[variant] for cell in group]
-            joint = Joint(metric, pieces, resampler)
-            found = joint.combine([1 / len(pieces)] * len(pieces))
+        for at, variant in enumerate(_variants(metric, cell.draws)):
+            side = cell.side(variant)
+            joint = Joint(metric, side, resampler)
+            found = joint.combine([1 / len(side)] * len(side))
             spread = float(joint.values.std(ddof=1))
             if found.reason is None and found.status == "measured":
-                found = replace(found, reason=f"standard deviation over {len(pieces)} draws {spread:.3g}")
-            main = plan.is_main(base, metric, "draw", variant, first=at == 0)
-            yield make_metric_record(plan.summary, pieces[0], metric, found, statistic="mean", over="draw", base=base, main=main)
-            sizes: dict[str, Any] = {"n": len(pieces), "n_units": len(pieces)}
-            wide = Estimate(value=spread, interval=nothing(len(pieces)), scope="training draws", **sizes)
-            yield make_metric_record(plan.summary, pieces[0], metric, wide, statistic="spread", over="draw", base=base)
+                found = replace(found, reason=f"standard deviation over {len(side)} draws {spread:.3g}")
+            main = plan.is_main(cell.base, metric, "draw", variant, first=at == 0)
+            yield make_metric_record(plan.summary, side[0], metric, found, statistic="mean", over="draw", base=cell.base, main=main)
+            sizes: dict[str, Any] = {"n": len(side), "n_units": len(side)}
+            wide = Estimate(value=spread, interval=nothing(len(side)), scope="training draws", **sizes)
+            yield make_metric_record(plan.summary, side[0], metric, wide, statistic="spread", over="draw", base=cell.base)
+            if (main or cell.grouped) and metric.reduce is not None and not side[0].episodic:
+                own = replace(plan.summary, base=cell.base, main_cell=main)
+                yield from group_records(own, side, metric, resampler, estimate_side)
 
 
 def _failed(
@@ -345,9 +400,9 @@ def _robust_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellRe
         clean = _reference_of(group[0], CLEAN, cells)
         pieces = group if clean is None else [clean, *group]
         because = _lacking(pieces, lambda cell: cell.base["shift"])
-        main = plan.is_main(base, metric, over)
         if because or len(group) < len(attacks) or clean is None:
-            yield _failed(plan, metric, base, "value", over, because or "an attack of the list has no result", main=main)
+            reason, main = because or "an attack of the list has no result", plan.is_main(base, metric, over)
+            yield _failed(plan, metric, base, "value", over, reason, main=main)
             continue
         for variant in _variants(metric, pieces)[:1]:
             items = least_items(metric, [cell.items[variant] for cell in pieces])

@@ -84,7 +84,8 @@ def _axis_value(record: Record, by: str) -> str:
         if record["shift_kind"] == "domain" and domain:
             return f"{record['shift']} {domain.rpartition('=')[2]}"
         return f"{record['shift']} {budget_text(record['severity'])}"
-    return str(record[BY[by][0]])
+    value = record[BY[by][0]]
+    return "output" if by == "layer" and value is None else str(value)
 
 
 # --- costs --------------------------------------------------------------------------------------------------------
@@ -114,12 +115,26 @@ def cost_table(rows: Sequence[Mapping[str, Any]]) -> BoardTable:
         found.append(BoardRow(encoder=label, scores=scores, ranked=True))
         unknown = [f"{key.replace('_', ' ')}: {score.reason}" for key, score in scores.items() if score.reason]
         notes += [f"{label}: {'; '.join(unknown)}"] if unknown else []
-    devices = sorted({f"{row['device']}, {row['dtype']}" + (f", {row['threads']} threads" if row.get("threads") else "") for row in rows})
+    devices = sorted(
+        {
+            f"{row['device']}, {row['dtype']}"
+            + (f", {row['threads']} thread{'' if row['threads'] == 1 else 's'}" if row.get("threads") else "")
+            for row in rows
+        }
+    )
     notes.insert(
         0,
-        f"Measured while embedding, on {'; '.join(devices)}; peak memory is {' or '.join(sorted({str(row['memory_kind']) for row in rows}))}.",
+        f"Measured while embedding, on {'; '.join(devices)}; peak memory is {_memory_kinds(rows)}.",
     )
     return BoardTable(title="costs", columns={key: heading for key, (heading, _) in _COSTS.items()}, rows=found, notes=notes)
+
+
+def _memory_kinds(rows: Sequence[Mapping[str, Any]]) -> str:
+    words = {
+        "process-resident": "that of the whole process, interpreter and libraries included",
+        "cuda-allocated": "what torch took on the GPU",
+    }
+    return " or ".join(sorted({words.get(str(row["memory_kind"]), "not known") for row in rows}))
 
 
 def _shown(value: Any, write: Any) -> str:

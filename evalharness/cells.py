@@ -235,7 +235,7 @@ class CellMaker:
     def _is_grouped(self, cell: Cell) -> bool:
         """Say whether a cell has subgroups: the evaluator's first cell, and those that ``cross`` asks for."""
         moved = {
-            "fits": cell.fit is not None and cell.fit != self.fits(cell.alias)[0],
+            "fits": cell.fit is not None and cell.fit.file is not self.fits(cell.alias)[0].file,
             "targets": cell.target is not None and cell.target != self._task.file.data.targets[0],
             "shifts": cell.shift is not None and "clean" not in cell.evaluator.needs,
             "codecs": bool(cell.codec.chain) and cell.codec.name != self.codecs[0].name,
@@ -250,9 +250,12 @@ class CellMaker:
             raise TaskFileError(f"{self._task.where('data')}: evaluator `{spec.name}` needs `data.target`")
         shifts: list[ShiftUse | None] = [None, *self.shifts]
         axes: dict[str, list[Any]] = {"fits": fits, "targets": targets, "shifts": shifts, "codecs": list(self.codecs)}
+        main = {name: values[:1] for name, values in axes.items()}
+        if fits[0] is not None:  # all draws of the first fit together are its main cell
+            main["fits"] = [fit for fit in fits if fit is not None and fit.file is fits[0].file]
         crossings = [[name] for name in axes] + [[axis for axis in cross if axis in axes] for cross in self._task.file.cross]
         for crossing in crossings:
-            values = [axes[name] if name in crossing else axes[name][:1] for name in axes]
+            values = [axes[name] if name in crossing else main[name] for name in axes]
             yield from itertools.product(*values)
 
     def _cell(

@@ -15,7 +15,7 @@ from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL, Estimate, Items
 from evalharness.evidence import Basis, Evidence
 from evalharness.joint import Joint
 from evalharness.records import FIELDS
-from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, number
+from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, limit_of, number
 from evalharness.types import Array, MetricInfo
 
 ALPHA = 1 - LEVEL
@@ -71,6 +71,8 @@ class ComparisonTable:
     second: str
     rows: list[Comparison]
     skipped: list[str]
+    others: list[str] = field(default_factory=list)  # tasks of another modality
+    cell: str = ""  # which cell is compared, where it is not the main one
 
     @property
     def sentence(self) -> str:
@@ -113,10 +115,12 @@ def compare(
     _check_names(records, first, second)
     if unknown := sorted(set(where or {}) - set(FIELDS)):
         raise UsageError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
-    pairs, skipped = _pairs(records, first, second, metric, where or {})
+    named = {**(where or {}), **({} if metric is None else {"metric": metric})}
+    pairs, skipped, others = _pairs(records, (first, second), named)
     if not pairs:
-        reason = f": {'; '.join(skipped)}" if skipped else ""
-        raise DataError(f"nothing that both `{first}` and `{second}` were measured on{reason}")
+        reasons = [*skipped, *([f"of another modality: {', '.join(others)}"] if others else [])]
+        because = f": {'; '.join(reasons)}" if reasons else ""
+        raise DataError(f"nothing that both `{first}` and `{second}` were measured on{because}")
     rows = []
     for one, other in pairs:
         rows.append(_compare_records(evidence, one, other, items))
@@ -125,7 +129,7 @@ def compare(
         raise DataError(f"`{first}` and `{second}` cannot be compared: " + "; ".join(f"{row.task}: {row.refused}" for row in rows))
     for row, adjusted in zip(rows, stats.holm([row.p for row in rows]), strict=True):
         row.holm = float(adjusted)
-    return ComparisonTable(first=first, second=second, rows=rows, skipped=skipped)
+    return ComparisonTable(first=first, second=second, rows=rows, skipped=skipped, others=others, cell=cell_text(named))
 
 
 def _check_names(records: Sequence[Record], first: str, second: str) -> None:
@@ -140,36 +144,41 @@ def _check_names(records: Sequence[Record], first: str, second: str) -> None:
 
 
 def _pairs(
-    records: Sequence[Record], first: str, second: str, metric: str | None, where: Mapping[str, str]
-) -> tuple[list[tuple[Record, Record]], list[str]]:
-    """Return the records to compare, one pair a task, and why tasks were left out."""
-    pairs, skipped = [], []
+    records: Sequence[Record], labels: tuple[str, str], where: Mapping[str, str]
+) -> tuple[list[tuple[Record, Record]], list[str], list[str]]:
+    """Return the records to compare, one pair a task, why tasks were left out, and those that are of another modality."""
+    pairs: list[tuple[Record, Record]] = []
+    skipped, others = [], []
     for name in sorted({record["task"] for record in records}):
-        own = [record for record in records if record["task"] == name]
-        sides = [
-            counterparts([record for record in own if label_of(record) == label], where if metric is None else {**where, "metric": metric})
-            for label in (first, second)
-        ]
-        for limit in sorted({_limit(record) for side in sides for record in side}):
-            held = [[record for record in side if _limit(record) == limit] for side in sides]
-            reason = next((_why_not(side, label) for side, label in zip(held, (first, second), strict=True) if _why_not(side, label)), None)
-            if reason:
-                skipped.append(f"{name}: {reason}")
+        own = [[record for record in records if record["task"] == name and label_of(record) == label] for label in labels]
+        if any(record["main"] and record["status"] == "not_applicable" for side in own for record in side):
+            others.append(name)
+            continue
+        sides = [counterparts(side, where) for side in own]
+        for limit in sorted({limit_of(record) for side in own for record in side if record["main"]}):
+            held = [[record for record in side if limit_of(record) == limit] for side in sides]
+            reasons = [_why_not(*each, limit, where) for each in zip(held, own, labels, strict=True)]
+            because = next((reason for reason in reasons if reason), None)
+            if because:
+                skipped.append(f"{name}{f' limited to {limit} rows' if limit else ''}: {because}")
             else:
                 pairs.append((_same_suite(held[0], held[1]), _same_suite(held[1], held[0])))
-    return pairs, skipped
+    return pairs, skipped, others
 
 
-def _limit(record: Record) -> str:
-    return str(record["selection"] or "").partition("[limit=")[2]
-
-
-def _why_not(side: Sequence[Record], label: str) -> str | None:
+def _why_not(side: Sequence[Record], own: Sequence[Record], label: str, limit: str, where: Mapping[str, str]) -> str | None:
+    if not side and any(limit_of(record) == limit for record in own):
+        return f"`{label}` has no record of {cell_text(where)}"
     if not side:
         return f"`{label}` was not run"
     if all(record["value"] is None for record in side):
         return f"`{label}` is {side[0]['status'].replace('_', ' ')}" + (f" ({side[0]['reason']})" if side[0]["reason"] else "")
     return None
+
+
+def cell_text(where: Mapping[str, str]) -> str:
+    """Return what names a cell in words."""
+    return ", ".join(f"{name}={text}" for name, text in where.items())
 
 
 def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:
@@ -343,7 +352,7 @@ def _items(evidence: Evidence, record: Record, sides: Sequence[Basis], count: in
         return []
     gains = (scores[0] - scores[1]) * (1 if higher or metric.reduce != "mean" else -1)
     finer = _finer(one, other, metric)
-    order = np.lexsort([np.arange(len(gains)), -np.abs(finer), -np.abs(gains)])[:count]
+    order = _most_different(gains, finer, count)
     ids, columns = evidence.ids(record, one), evidence.columns(record, one)
     target = columns.get(record["target"] or "")
     names = target.names if target is not None and target.kind == "class" else ()
@@ -356,8 +365,21 @@ def _items(evidence: Evidence, record: Record, sides: Sequence[Basis], count: in
             gain=float(gains[at]),
         )
         for at in order
-        if gains[at] != 0 or finer[at] != 0
     ]
+
+
+def _most_different(gains: Array, finer: Array, count: int) -> list[int]:
+    """Return the places of the largest differences, those in favour of the first and of the second in turn; a tie goes by a finer number."""
+    order = np.lexsort([np.arange(len(gains)), -np.abs(finer), -np.abs(gains)])
+    signed = gains if gains.any() else -finer
+    better, worse = (iter([int(at) for at in order if sign * signed[at] > 0]) for sign in (1, -1))
+    chosen: list[int] = []
+    while len(chosen) < count:
+        turn = [at for at in (next(better, None), next(worse, None)) if at is not None]
+        if not turn:
+            break
+        chosen += turn
+    return chosen[:count]
 
 
 def item_scores(metric: MetricInfo, items: Items) -> Array | None:
@@ -393,7 +415,7 @@ def _finer(one: Items, other: Items, metric: MetricInfo) -> Array:
 def _truth(items: Items, target: Any, names: Sequence[str], at: int) -> str:
     if target is not None and target.kind == "class":
         return str(names[target.values[at]]) if target.values[at] >= 0 else ""
-    for name in ("truth", "grade", "target"):
+    for name in ("truth", "gold", "grade", "target"):
         if name in items.columns:
             return number(float(items.columns[name][at]))
     return ""
@@ -410,24 +432,21 @@ def _seen(items: Items, metric: MetricInfo, names: Sequence[str], at: int) -> st
 
 def _sentence(table: ComparisonTable) -> str:
     measured = [row for row in table.rows if row.refused is None]
-    parts = []
-    for verdict, label, other in (("first", table.first, table.second), ("second", table.second, table.first)):
-        won = [row.task for row in measured if row.verdict == verdict]
-        if won:
-            parts.append(f"`{label}` is better than `{other}` on {_listed(won)}")
-    tied = [row.task for row in measured if row.verdict == "tie"]
-    if tied:
-        parts.append(f"they never differ on {_listed(tied)}")
-    open_rows = [row for row in measured if row.verdict == "none"]
-    if open_rows:
-        shown = [
-            row.task + (f" (smallest visible difference {number(row.detectable)})" if math.isfinite(row.detectable) else "")
-            for row in open_rows
+    sure = f"at p < {ALPHA:.2g}" + (f" after Holm's correction over {len(measured)} tasks" if len(measured) > 1 else "")
+    won = [
+        f"`{label}` is better than `{other}` in {_listed(rows)}"
+        for verdict, label, other in (("first", table.first, table.second), ("second", table.second, table.first))
+        if (rows := [f"{row.metric} on {row.task}" for row in measured if row.verdict == verdict])
+    ]
+    sentences = [f"{'; '.join(won)} ({sure})"] if won else []
+    if tied := [row.task for row in measured if row.verdict == "tie"]:
+        sentences.append(f"They never differ on {_listed(tied)}")
+    if unsure := [row for row in measured if row.verdict == "none"]:
+        seen = [
+            row.task + (f" (one of {number(row.detectable)} would be visible)" if math.isfinite(row.detectable) else "") for row in unsure
         ]
-        parts.append(f"no difference may be claimed on {_listed(shown)}")
-    correction = f" (p < {ALPHA:.2g} after Holm's correction over {len(measured)} tasks)" if len(measured) > 1 else f" (p < {ALPHA:.2g})"
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}{correction if 'better' in text else ''}." if text else ""
+        sentences.append(f"No difference may be claimed on {_listed(seen)}")
+    return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def _listed(names: Sequence[str]) -> str:

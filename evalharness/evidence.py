@@ -187,6 +187,8 @@ class Evidence:
         Raises:
             StoreError: files are missing, or the statistic is none of these.
         """
+        if record["group"] is not None and record["statistic"] in ("value", "mean"):
+            return self._group_basis(record)
         metric, variant = self.metric(record), (record["params"] or {}).get("variant", "")
         if not is_across(record) and record["statistic"] == "value" and record["group"] is None:
             items = self.items_of(record["suite"], record["unit"])
@@ -209,6 +211,19 @@ class Evidence:
             return Basis(metric=metric, pieces=[least_items(metric, [cell.items[variant] for cell in [*clean, *attacked]])], weights=[1.0])
         raise StoreError(f"a {record['statistic']} over {record['over']} is not compared item by item")
 
+    def _group_basis(self, record: Record) -> Basis:
+        """Return the items of one subgroup."""
+        whole = self.basis({**record, "group": None})
+        label, _, name = str(record["group"]).partition("=")
+        line = self._item_line(record)
+        columns = self.row_set(line, whole.pieces[0].part).columns
+        column = dict(group_columns(columns, self.task(record)["groups"])).get(label)
+        if column is None or name not in column.names:
+            raise StoreError(f"no subgroup `{record['group']}` is stored")
+        code = column.names.index(name)
+        pieces = [piece.take(np.flatnonzero(column.values[piece.rows] == code)) for piece in whole.pieces]
+        return Basis(metric=whole.metric, pieces=pieces, weights=whole.weights)
+
     def cells(self, suite: str | None, key: str) -> list[CellResult]:
         """Return the cells that a unit over several of them is made of."""
         return [self._cell(suite, member) for member in self.line(suite, key)["members"]]
@@ -221,17 +236,18 @@ class Evidence:
             raise StoreError(f"unit `{key}` has no records")
         base = {name: records[0][name] for name in CELL_FIELDS}
         items = self.items_of(suite, key) if line["status"] not in ("failed", "not_applicable") else {}
-        return CellResult(base=base, items=items, status=line["status"], reason=line.get("reason"))
+        return CellResult(base=base, items=items, status=line["status"], reason=line.get("reason"), grouped=bool(line.get("asked")))
 
     def summary_plan(self, record: Record) -> SummaryPlan:
         """Return what the summariser was given for the unit of a record."""
+        across = "members" in self.line(record["suite"], record["unit"])
         task, line = self.task(record), self._item_line(record)
         names = {self._facts(record, "evaluators", record["evaluator"])["main"]}
         if line["alias"] == task["main_alias"]:
             names.add(task["main_metric"])
 
         def groups(part: str) -> list[tuple[str, Column | None]]:
-            if not line.get("grouped"):
+            if not across and not line.get("grouped"):
                 return []
             columns = self.row_set(line, part).columns if (line.get("row_sets") or {}).get(part) else {}
             return group_columns(columns, task["groups"])
@@ -241,7 +257,7 @@ class Evidence:
             metrics=self.metrics(record),
             main_metrics=frozenset(names),
             params={name: value for name, value in (record["params"] or {}).items() if name != "variant"},
-            main_cell=any(each["main"] for each in self.records_of(record["suite"], record["unit"])) and "members" not in line,
+            main_cell=any(each["main"] for each in self.records_of(record["suite"], record["unit"])) and not across,
             main_metric=task["main_metric"],
             main_variant=task["main_variant"],
             groups=groups,

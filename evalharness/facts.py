@@ -15,6 +15,7 @@ import numpy as np
 from evalharness.keys import plain
 from evalharness.plan import Plan, TaskPlan, UnitPlan
 from evalharness.planner import main_over_cells
+from evalharness.pools import TaskData
 from evalharness.registry import Registry
 from evalharness.store.views import rows_digest
 from evalharness.types import EvaluatorSpec, MetricInfo
@@ -22,7 +23,7 @@ from evalharness.types import EvaluatorSpec, MetricInfo
 if TYPE_CHECKING:
     from evalharness.session import Settings
 
-FORMAT = 2
+FORMAT = 3
 _METRIC_FIELDS = ("name", "columns", "low", "high", "unit", "higher_is_better", "chance", "interval")
 
 
@@ -43,11 +44,12 @@ def run_facts(plan: Plan, settings: Settings, registry: Registry, now: dt.dateti
             label: {"reference": use.reference, "params": plain(use.params), "identity": use.identity.kind}
             for label, use in plan.encoders.items()
         },
-        "versions": _versions(),
+        "versions": find_versions(),
         "hardware": {
             "machine": platform.machine(),
             "system": platform.system(),
             "cores": _cores(),
+            "threads": os.environ.get("OMP_NUM_THREADS"),
             "disk_free": shutil.disk_usage("/").free,
         },
     }
@@ -128,7 +130,7 @@ def planned_lines(plan: Plan) -> list[dict[str, Any]]:
             "encoder": unit.encoder,
             "alias": unit.cell.alias,
             "fingerprint": plan.tasks[unit.task].data.fingerprint,
-            "rows": _planned_rows(unit),
+            "rows": _planned_rows(unit, plan.tasks[unit.task].data),
         }
         for unit in plan.units
     ]
@@ -146,14 +148,24 @@ def planned_lines(plan: Plan) -> list[dict[str, Any]]:
     return [*cells, *across]
 
 
-def _planned_rows(unit: UnitPlan) -> dict[str, list[Any]]:
-    """Return the number and digest of the rows to be scored, by part."""
+def _planned_rows(unit: UnitPlan, data: TaskData) -> dict[str, list[list[Any]]]:
+    """Return number and digest of the rows to be scored, by part or link.
+
+    Where what is scored depends on links there are two: all rows, and those of them that have an answer.
+    """
     parts = list(dict.fromkeys(part for job in unit.jobs for part in job.test))
     joined = {part: np.unique(np.concatenate([job.test[part].positions for job in unit.jobs if part in job.test])) for part in parts}
-    return {part: [len(rows), rows_digest(rows)] for part, rows in joined.items()}
+    planned = {part: [rows] for part, rows in joined.items()}
+    for name, links in data.links.items():
+        if links.source in joined and links.target in joined:
+            inside = np.isin(links.rows[:, 0], joined[links.source]) & np.isin(links.rows[:, 1], joined[links.target])
+            planned[name] = [np.flatnonzero(inside), np.flatnonzero(inside & np.isfinite(links.grades))]
+            planned[links.source].append(np.unique(links.rows[inside & (links.grades > 0), 0]))
+    return {part: [[len(rows), rows_digest(rows)] for rows in alternatives] for part, alternatives in planned.items()}
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
+    """Return the versions of the packages that numbers are made with, those installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": platform.python_version()}

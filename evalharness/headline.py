@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from evalharness.board import BoardRow, BoardTable, RankSet, interval_notes, rank_text
-from evalharness.shown import Record, Score, budget_text, domain_of, label_of, limit_of, number, score_of, version_of
+from evalharness.shown import Record, Score, budget_text, domain_of, label_of, limit_of, number, p_text, score_of, version_of
 
 MAX_TASK_COLUMNS = 5
 MAX_COLUMNS = 8
@@ -139,11 +139,9 @@ class _Headline:
             lower = any(record["higher_is_better"] is False for kept in self._columns.values() for record in kept)
             bounds = (-high, -low) if lower else (low, high)
             known = [None if bound != bound else bound for bound in bounds]  # noqa: PLR0124 (NaN marks a bound that is not known)
-            return Score(value=mean, low=known[0], high=known[1], n=len(values), status="measured")
+            return Score(value=mean, low=known[0], high=known[1], n=None, status="measured")
         if self._facts.partial and values:
-            return Score(
-                value=sum(values) / len(values), low=None, high=None, n=len(values), status=f"over {len(values)} of {len(self.tasks)}"
-            )
+            return Score(value=sum(values) / len(values), low=None, high=None, n=None, status=f"over {len(values)} of {len(self.tasks)}")
         return None
 
     def _row(self, encoder: str, tasks: Sequence[str], found: dict[str, Score], rank: RankSet | None) -> BoardRow:
@@ -177,7 +175,7 @@ class _Headline:
         notes = []
         shown = {score.rank for row in rows for key, score in row.scores.items() if key in tasks and score.rank}
         if ranks or shown:
-            how = "95 % right for all rows at once, from paired resamples of the same items"
+            how = "95 % right for all rows of a column at once, from paired resamples of the same items"
             places = "places that cannot be excluded"
             what = [
                 f"rank: {places}{', over the mean, for these tasks' if len(self.tasks) > 1 else ''}" if ranks else "",
@@ -187,8 +185,9 @@ class _Headline:
         if len(self.tasks) > 1 and not self._commensurate() and last:
             metrics = sorted({record["metric"] for kept in self._columns.values() for record in kept})
             notes.append(f"No mean over tasks: {', '.join(metrics)} share no scale.")
-        if any("/" in key for key in columns):
-            notes.append("Worst: its name and value; (≥ …) is a lower bound over all groups at once.")
+        if any("\nworst " in heading for heading in columns.values()):
+            notes.append("Worst: its name and value; (≥ …) is a lower bound over all groups, or domains, at once.")
+        notes += [*self._permutation_notes(tasks, columns), *self._spread_notes(tasks)]
         notes += [
             f"{task}: {older} rows of another version, data or selection are not shown"
             for task, older in self._older.items()
@@ -198,6 +197,34 @@ class _Headline:
             notes += [f"{task}: no rank sets, {reason}" for task, reason in self._ranking.reasons().items() if task in tasks]
         notes += [f"{row.encoder} is not ranked: {row.reason}" for row in rows if not row.ranked]
         return [*notes, *self._flags(tasks)]
+
+    def _permutation_notes(self, tasks: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+        """Return how often the worst group would be so low if labels meant nothing, for the worst groups shown."""
+        notes = []
+        for task in tasks:
+            found: dict[str, dict[str, str]] = {}
+            for base, record in self._with(task, statistic="worst"):
+                key = f"{task}/{str(record['over']).partition(':')[2]}"
+                if key in columns and record["p"] is not None and record["codec"] == base["codec"]:
+                    found.setdefault(columns[key].replace("\n", ", "), {})[label_of(base)] = p_text(record["p"])
+            for heading, by_encoder in found.items():
+                shown = "; ".join(f"{encoder} {p}" for encoder, p in by_encoder.items())
+                notes.append(f"{heading}: p of a worst group so low if its labels meant nothing: {shown}.")
+        return notes
+
+    def _spread_notes(self, tasks: Sequence[str]) -> list[str]:
+        """Return the spread over draws of training rows that a main value is the mean of."""
+        notes = []
+        for task in tasks:
+            found = {
+                label_of(base): number(record["value"])
+                for base, record in self._with(task, statistic="spread", over="draw")
+                if record["value"] is not None and all(record[name] == base[name] for name in ("shift", "severity", "codec"))
+            }
+            if found:
+                shown = "; ".join(f"{encoder} {spread}" for encoder, spread in found.items())
+                notes.append(f"{task}: standard deviation over draws of training rows, which the intervals do not cover: {shown}.")
+        return notes
 
     def _flags(self, tasks: Sequence[str]) -> list[str]:
         """Return what is wrong in cells that the table does not show."""
@@ -241,14 +268,10 @@ class _Headline:
             if record["value"] is not None and record["codec"] == base["codec"]
         ]
         found = [(base, "domain", replace(score_of(record), name=str(record["group"]).rpartition("=")[2])) for base, record in worst]
-        named = {label_of(base) for base, _ in worst}
+        bounded = {(label_of(base), record["shift"]) for base, record in worst}
         for base, record in self._with(task, statistic="value", shift_kind="domain", group=None, over=None):
-            if (
-                label_of(base) not in named
-                and base["shift"] == "clean"
-                and record["value"] is not None
-                and record["codec"] == base["codec"]
-            ):
+            alone = (label_of(base), record["shift"]) not in bounded  # a shift of one domain has no bound over several
+            if alone and base["shift"] == "clean" and record["value"] is not None and record["codec"] == base["codec"]:
                 found.append((base, "domain", replace(score_of(record), name=domain_of(record))))
         yield from self._gather(task, "worst {}", _worst_of(found))
 
@@ -292,7 +315,7 @@ class _Headline:
                 if own is base and all(record[name] == base[name] for name in ("shift", "severity", "selection"))
             ]
             if coded and (score := self._cheapest(coded, margin)) is not None:
-                found.append((base, f"codec within {number(margin)}", score))
+                found.append((base, f"codec within {number(margin)}\nless float32", score))
         yield from self._gather(task, "{}", found)
 
     def _cheapest(self, coded: Sequence[Record], margin: float) -> Score | None:
@@ -305,22 +328,16 @@ class _Headline:
             unchanged = record["low"] is None and record["value"] == 0
             if not unchanged and (bound is None or bound < -margin):
                 break
-            best = replace(score_of(record), name=f"{record['codec']} ({size:g} B)", rank=None)
-        return best or (
-            Score(value=None, low=None, high=None, n=None, status="none", reason="no codec stays within the margin") if known else None
-        )
+            best = replace(score_of(record), name=f"{record['codec']} ({size:.0f} B)", rank=None)
+        none = Score(value=None, low=None, high=None, n=None, status="undecided", reason="no codec stays within the margin", shown="none")
+        return best or (none if known else None)
 
     def _with_unit(self, record: Record) -> dict[str, Any]:
         """Return a difference with the unit of the coded cell itself, whose line knows its bytes."""
-        axes = (*_CELL, "shift", "severity", "selection", "codec")
-        own = next(
-            (
-                each
-                for each in self._records
-                if each["reference"] is None and each["over"] is None and all(each[name] == record[name] for name in axes)
-            ),
-            None,
-        )
+        axes = [name for name in (*_CELL, "shift", "severity", "selection", "codec") if name != "fit"]
+        fits = (record["fit"], f"{record['fit']}/0")  # of a mean over draws each has the same bytes
+        plain = (each for each in self._records if each["reference"] is None and each["over"] is None and each["fit"] in fits)
+        own = next((each for each in plain if all(each[name] == record[name] for name in axes)), None)
         return {**record, "unit_of_cell": None if own is None else own["unit"]}
 
 

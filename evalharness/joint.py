@@ -144,7 +144,7 @@ class Joint:
     def _unclear(self, factors: Array) -> str:
         if self.metric.reduce is None and not self.replicates.shape[1]:
             return "statistics of whole clouds of other rows are not compared"
-        return "the two never differ" if not factors.sum() else "the statistic does not vary, or is undefined in too many resamples"
+        return "the two never differ" if _is_contrast(factors) else "the statistic does not vary, or is undefined in too many resamples"
 
     def _limits(self, factors: Array) -> dict[str, float]:
         used = factors[factors != 0]  # 0 times an open end is no number
@@ -166,7 +166,7 @@ class Joint:
             found = stats.jackknife_interval(value, factors @ self.left_out, level, **limits)
         else:
             # The basic form of a difference goes with the p value of `stats.paired_difference`, which inverts it.
-            method = "basic" if self.metric.reduce in BASIC or not factors.sum() else "percentile"
+            method = "basic" if self.metric.reduce in BASIC or _is_contrast(factors) else "percentile"
             found = stats.bootstrap(value, factors @ self.replicates, method=method, level=level, n=self.units, **limits)  # type: ignore[arg-type]
         return replace(found, method=f"{name}-{found.method}")
 
@@ -188,9 +188,10 @@ class Joint:
         name = self.metric.columns[0]
         return np.asarray(factors @ np.stack([np.asarray(piece.columns[name], dtype=np.float64) for piece in self.pieces]))
 
-    def ratio(self, level: float = LEVEL) -> Estimate:
-        """Return the first piece's value over the second's, with its interval."""
-        first, second = (float(value) for value in self.values)
+    def ratio(self, over: Sequence[float] = (1.0, 0.0), under: Sequence[float] = (0.0, 1.0), level: float = LEVEL) -> Estimate:
+        """Return one weighted sum of the pieces' values over another, with its interval; by default the first piece's over the second's."""
+        both = np.array([over, under])
+        first, second = (float(value) for value in both @ self.values)
         value = first / second if second else math.nan
         estimate = Estimate(value=value, interval=nothing(self.units), scope=self.scope, n=self.n, n_units=self.units)
         if not math.isfinite(value):
@@ -198,12 +199,17 @@ class Joint:
         if self.metric.reduce is None or self.episodic or self.units < NO_INTERVAL:
             return replace(estimate, reason="no interval of a ratio here; see the difference")
         if self.units < FEW_UNITS:
-            interval = stats.jackknife_interval(value, _quotient(self.left_out), level, low=0.0)
+            interval = stats.jackknife_interval(value, _quotient(both @ self.left_out), level, low=0.0)
         else:
-            interval = stats.bootstrap(value, _quotient(self.replicates), method="percentile", level=level, n=self.units, low=0.0)
+            interval = stats.bootstrap(value, _quotient(both @ self.replicates), method="percentile", level=level, n=self.units, low=0.0)
         reason = None if math.isfinite(interval.low) else "the two never differ"
         name = "paired" if self.paired else "unpaired" if self.disjoint else "partly-paired"
         return replace(estimate, interval=replace(interval, method=f"{name}-{interval.method}"), reason=reason)
+
+
+def _is_contrast(factors: Array) -> bool:
+    """Say whether weights sum to 0, to rounding."""
+    return abs(float(factors.sum())) <= 1e-9 * float(np.abs(factors).sum())
 
 
 def _quotient(pair: Array) -> Array:

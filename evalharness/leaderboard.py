@@ -53,7 +53,9 @@ def make_board(
         raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
     records = records if keep is None else [record for record in records if keep(record)]
     if by == "cost":
-        return Board(tables=[_costs(folders, {label_of(record) for record in records})])
+        check_fields(where or {})
+        kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where or {})]
+        return Board(tables=[_costs(folders, {label_of(record) for record in kept})])
     facts = Facts(
         modalities=_task_facts(reader, "modality"),
         margins={task: margin for task, margin in _task_facts(reader, "margin").items() if margin is not None},
@@ -68,6 +70,17 @@ def make_board(
     return board
 
 
+def check_fields(where: Mapping[str, str]) -> None:
+    """Refuse a name that is no field of a record.
+
+    Raises:
+        DataError: the message offers near matches.
+    """
+    unknown = sorted(set(where) - set(FIELDS))
+    if unknown:
+        raise DataError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
+
+
 def _task_facts(reader: ResultsReader, name: str) -> dict[str, Any]:
     return {task: facts.get(name) for run in reader.runs for task, facts in run.settings.get("tasks", {}).items()}
 
@@ -76,6 +89,8 @@ def _costs(folders: Sequence[Path], labels: set[str]) -> Any:
     from evalharness.costs import read_costs, summarise_costs
 
     rows = [row for row in summarise_costs(read_costs(folders)) if any(label == row["encoder"] for label in labels)]
+    if not labels:
+        raise DataError("no results match")
     if not rows:
         raise DataError("no costs here: they are measured while embedding, and these vectors came from a cache that has none")
     return cost_table(rows)
@@ -97,9 +112,7 @@ def board_from_records(
     facts = facts if isinstance(facts, Facts) else Facts(modalities=facts)
     if by is not None and by not in BY:
         raise DataError(f"expected `by` to be one of {', '.join(AXES)}, got `{by}`")
-    unknown = sorted(set(where or {}) - set(FIELDS))
-    if unknown:
-        raise DataError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
+    check_fields(where or {})
     cells = {name: text for name, text in (where or {}).items() if name in CELL_AXES and by is None}
     others = {name: text for name, text in (where or {}).items() if name not in cells}
     chosen = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, others)]

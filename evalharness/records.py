@@ -66,7 +66,7 @@ FIELDS = (
 )
 _OF_ESTIMATES = {"metric", "statistic", "over", "reference", "group", "params", "main", "higher_is_better", "fit_regime"}
 CELL_FIELDS = tuple(  # what all records of one cell share
-    name for name in (*FIELDS[:FIELDS.index("value")], "seed", "protocols") if name not in _OF_ESTIMATES
+    name for name in (*FIELDS[: FIELDS.index("value")], "seed", "protocols") if name not in _OF_ESTIMATES
 )
 _NOT_SCORES = ("outcome", "unit")  # where things lie, not what they are
 

@@ -53,7 +53,17 @@ def number(value: float) -> str:
     """
     if abs(value) >= 10:
         return f"{value:.4g}"
+    value = 0.0 if abs(value) < 0.0005 else value  # no sign before a zero
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
+
+
+def p_text(value: float) -> str:
+    """Return a p value as tables show it.
+
+    >>> p_text(0.0001), p_text(0.0321), p_text(1.0)
+    ('<.001', '.032', '1')
+    """
+    return "<.001" if value < 0.001 else "1" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
 
 
 def limit_of(record: Record) -> str:
@@ -96,23 +106,26 @@ def _matches(value: Any, text: str) -> bool:
 CELL_AXES = ("evaluator", "metric", "fit", "target", "shift", "severity", "codec", "selection", "statistic", "over", "group")
 
 
+_STRICT = ("suite", "task", "encoder", "layer", "prompt", "target", "codec", "group", "metric")
+_PREFERRED = ("evaluator", "params", "fit", "shift", "severity", "selection", "statistic", "over")
+_FOLLOWS = {"evaluator": {"params", "fit"}, "shift": {"severity", "selection"}, "fit": {"selection"}, "selection": set()}
+_SINGLE = (("value", ""), ("value", "attack"), ("mean", "draw"))
+
+
 def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Record]:
-    """Return the main records, or with ``where`` those that differ from a main one in the axes named and what follows from them."""
+    """Return the main records, or with ``where`` the nearest to each main one that matches: axes not named, and not following from those, are the same."""
     mains = [record for record in records if record["main"]]
     if not where:
         return mains
+    loose = set(where).union(*(_FOLLOWS.get(name, set()) for name in where))
     found: list[Record] = []
     for main in mains:
-        wanted = {name: main[name] for name in ("suite", "task", "encoder", "layer", "params", "prompt", *CELL_AXES)}
-        loose = set(where)
-        loose |= {"params"} if "evaluator" in where else set()
-        loose |= {"selection"} if {"shift", "fit"} & loose else set()
-        loose |= {"severity"} if "shift" in where else set()
-        if {"evaluator", "fit", "shift"} & loose and main["over"] is not None:
-            wanted |= {"statistic": "value", "over": None}  # a mean over draws, or the least of attacks, has single cells beside it
-        wanted = {name: value for name, value in wanted.items() if name not in loose}
-        own = (record for record in records if all(record[name] == value for name, value in wanted.items()) and matches(record, where))
-        found += list(own)[:1]  # of several variants the evaluator's main one stands first
+        strict = [name for name in (*_STRICT, *_PREFERRED[:-2]) if name not in loose]
+        nearest = [record for record in records if all(record[name] == main[name] for name in strict) and matches(record, where)]
+        if not {"statistic", "over"} & set(where):
+            nearest = [record for record in nearest if (record["statistic"], str(record["over"] or "").partition(":")[0]) in _SINGLE]
+        # Of equally near ones the first: an evaluator's main variant, the first draw.
+        found += sorted(nearest, key=lambda record: [record[name] != main[name] for name in ("fit", "statistic", "over", "selection")])[:1]
     return list({id(record): record for record in found}.values())
 
 

@@ -46,41 +46,60 @@ def summarise(plan: SummaryPlan, outcomes: Sequence[Items], resampler: Resampler
             if found.scope == "classes":
                 yield make_metric_record(plan, items, metric, sampler_estimate(metric, items, found.value), over="episodes")
             if metric.name in plan.main_metrics and metric.reduce is not None and items.item != "episode":
-                for label, column in plan.groups(items.part):
-                    if column is None:
-                        yield no_group_record(plan, metric, items, label)
-                        continue
-                    yield from _group_records(plan, items, metric, resampler, label, column)
+                yield from group_records(plan, [items], metric, resampler, _estimate_one)
 
 
-def _group_records(
-    plan: SummaryPlan, items: Items, metric: MetricInfo, resampler: Resampler, label: str, column: Column
+EstimateSide = Callable[[MetricInfo, list[Items], Resampler, float], Estimate]
+
+
+def _estimate_one(metric: MetricInfo, side: list[Items], resampler: Resampler, level: float) -> Estimate:
+    return estimate(metric, side[0], resampler, level)
+
+
+def group_records(
+    plan: SummaryPlan, side: list[Items], metric: MetricInfo, resampler: Resampler, estimate_side: EstimateSide
 ) -> Iterator[dict[str, Any]]:
-    codes = column.values[items.rows]
-    present = [int(code) for code in np.unique(codes) if code >= 0]
-    parts = {code: items.take(np.flatnonzero(codes == code)) for code in present}
-    large = [code for code in present if len(parts[code].rows) >= FEW_UNITS]
-    for code in present:
-        found = estimate(metric, parts[code], resampler)
-        if code not in large:
-            found = replace(found, status="insufficient", reason=f"{found.n} items, fewer than {FEW_UNITS}")
-        yield make_metric_record(plan, items, metric, found, group=f"{label}={column.names[code]}")
-    if len(large) < 2:
-        return
-    level = stats.simultaneous_level(LEVEL, len(large))
-    wide = {f"{label}={column.names[code]}": estimate(metric, parts[code], resampler, level) for code in large}
-    null = _permuted(plan, items, metric, codes, resampler, label)
-    yield from extreme_records(plan, items, metric, f"group:{label}", wide, null)
+    """Yield the subgroups of one cell: ``side`` holds its items, or those of every draw, of the same rows, that it is the mean over."""
+    items = side[0]
+    for label, column in plan.groups(items.part):
+        if column is None:
+            yield no_group_record(plan, metric, items, label)
+            continue
+        codes = column.values[items.rows]
+        present = [int(code) for code in np.unique(codes) if code >= 0]
+        parts = {code: [piece.take(np.flatnonzero(column.values[piece.rows] == code)) for piece in side] for code in present}
+        found = {code: estimate_side(metric, parts[code], resampler, LEVEL) for code in present}
+        over = "draw" if len(side) > 1 else None
+        for code in present:
+            each = found[code] if len(parts[code][0].rows) >= FEW_UNITS else _too_few(found[code])
+            fields: dict[str, Any] = {"statistic": "mean" if over else "value", "over": over, "group": f"{label}={column.names[code]}"}
+            yield make_metric_record(plan, items, metric, each, **fields)
+        large = [code for code in present if len(parts[code][0].rows) >= FEW_UNITS and math.isfinite(found[code].value)]
+        if len(large) > 1:
+            level = stats.simultaneous_level(LEVEL, len(large))
+            wide = {f"{label}={column.names[code]}": estimate_side(metric, parts[code], resampler, level) for code in large}
+            null = _permuted(plan, side, metric, np.where(np.isin(codes, large), codes, -1), resampler, label)
+            yield from extreme_records(plan, items, metric, f"group:{label}", wide, null)
+
+
+def _too_few(found: Estimate) -> Estimate:
+    return replace(found, status="insufficient", reason=f"{found.n} items, fewer than {FEW_UNITS}")
 
 
 def _permuted(
-    plan: SummaryPlan, items: Items, metric: MetricInfo, codes: Array, resampler: Resampler, label: str
+    plan: SummaryPlan, side: list[Items], metric: MetricInfo, codes: Array, resampler: Resampler, label: str
 ) -> stats.WorstGroupNull | None:
     """Return what the worst group would be if groups made no difference, by permuting their labels; in the main cell alone, as it takes a thousand of them."""
-    if not plan.main_cell or not isinstance(metric.reduce, str):
+    if not plan.main_cell or not isinstance(metric.reduce, str) or (len(side) > 1 and metric.reduce != "mean"):
         return None
+    items = side[0]
+    columns = [items.columns[name] for name in metric.columns]
+    if len(side) > 1:  # the same rows in each draw: the mean over draws, item by item
+        columns = [np.mean([piece.in_order().columns[metric.columns[0]] for piece in side], axis=0)]
+        order = np.argsort(items.rows, kind="stable")
+        items, codes = items.in_order(), codes[order]
     return stats.worst_group_null(
-        [items.columns[name] for name in metric.columns],
+        columns,
         codes,
         metric.reduce,
         resampler.generator("groups", label, metric.name, len(codes)),

@@ -13,7 +13,9 @@ import numpy as np
 
 from evalharness.across import across_records
 from evalharness.errors import DataError, StoreError
+from evalharness.estimates import Items
 from evalharness.evidence import Evidence
+from evalharness.facts import FORMAT, find_versions
 from evalharness.invariants import broken_invariants, out_of_range
 from evalharness.records import FIELDS, record_key, score_digest
 from evalharness.shown import Record, label_of
@@ -68,6 +70,7 @@ class Report:
     faults: list[Fault]
     num_runs: int
     num_units: int
+    notes: list[str] = field(default_factory=list)  # versions that differ from those here, which may move the last digits
 
     @property
     def counts(self) -> Counter[str]:
@@ -124,7 +127,8 @@ class _Verifier:
         for check, index, message in broken_invariants(records):
             self._blame(records[index], check, message)
         verdicts = [self._verdict(record) for record in records]
-        return Report(verdicts=verdicts, faults=self._faults, num_runs=len(self._evidence.reader.runs), num_units=len(units))
+        runs = self._evidence.reader.runs
+        return Report(verdicts=verdicts, faults=self._faults, num_runs=len(runs), num_units=len(units), notes=_version_notes(runs))
 
     def _verdict(self, record: Record) -> Verdict:
         faults = self._of_record.get(id(record), [])
@@ -151,8 +155,15 @@ class _Verifier:
                 self._fault("files", f"{name}/{file}", "the file is missing")
             for number in torn_lines(run.folder / file):
                 self._fault("files", f"{name}/{file}", f"line {number} is torn")
-        if read_json(run.folder / "run.json") is None:
+        facts = read_json(run.folder / "run.json")
+        if facts is None:
             self._fault("files", f"{name}/run.json", "it is no JSON")
+        elif facts.get("format") != FORMAT:
+            self._fault(
+                "files",
+                f"{name}/run.json",
+                f"format {facts.get('format')} of another version of evalharness; this one reads format {FORMAT}",
+            )
         self._check_schema(run)
         self._check_digests(run)
         for path in sorted((run.folder / "rows").glob("*.parquet")):
@@ -213,9 +224,10 @@ class _Verifier:
             return  # told with the unit
         for each in items.values():
             wanted = planned["rows"].get(each.part)
-            if each.item == "sample" and wanted is not None and [len(each.rows), rows_digest(np.sort(each.rows))] != wanted:
+            if each.item != "episode" and wanted is not None and [len(each.rows), rows_digest(np.sort(each.rows))] not in wanted:
                 where = f"{planned['task']} · {planned['encoder']}"
-                message = f"{len(each.rows)} items of part `{each.part}` were stored, others than the {wanted[0]} planned"
+                sizes = " or ".join(dict.fromkeys(str(size) for size, _ in wanted))
+                message = f"{len(each.rows)} items of part `{each.part}` were stored, others than the {sizes} planned"
                 for record in self._evidence.records_of(*key):
                     self._of_record.setdefault(id(record), []).append(Fault(check="scored rows", where=where, message=message))
                 self._fault("scored rows", where, message)
@@ -255,6 +267,8 @@ class _Verifier:
             if len(np.unique(items.rows)) != len(items.rows):
                 self._fault("scored rows", place(records[0]), "an item stands twice among those scored")
             self._check_same_rows(records[0], variant, rows_digest(np.sort(items.rows)))
+            for message in self._contradictions(records[0], items):
+                self._blame(records[0], "outcomes", message)
         for record in records:
             variant = (record["params"] or {}).get("variant", "")
             if record["status"] in ("failed", "not_applicable") or record["group"] is not None:
@@ -263,6 +277,16 @@ class _Verifier:
                 self._blame(record, "outcomes", "a measured record without its items")
             elif digests.get(variant) != str(record["outcome"]).rpartition("#")[2]:
                 self._blame(record, "outcomes", "the items are not those that the record was made of")
+
+    def _contradictions(self, record: Record, items: Items) -> Iterator[str]:
+        """Yield what columns of the items say against one another, or against the stored truth."""
+        truth, prediction, hit = (items.columns.get(name) for name in ("truth", "prediction", "hit"))
+        if truth is not None and prediction is not None and hit is not None and ((truth == prediction) != hit.astype(bool)).any():
+            yield f"{int(((truth == prediction) != hit.astype(bool)).sum())} items count as hits and are none, or the other way round"
+        columns = self._evidence.columns(record, items)
+        column = columns.get(str(record["target"]))
+        if truth is not None and column is not None and column.kind == "class" and (column.values != truth).any():
+            yield f"the truth of {int((column.values != truth).sum())} items is not that of `{record['target']}` in the row set"
 
     def _check_same_rows(self, record: Record, variant: str, digest: str) -> None:
         """Check that all encoders of one cell were scored on the same rows."""
@@ -303,6 +327,13 @@ class _Verifier:
                 self._blame(record, "values", message)
         for record in made.values():
             self._fault("completeness", place({**record, "unit": records[0]["unit"]}), "the record is missing")
+
+
+def _version_notes(runs: Sequence[RunFolder]) -> list[str]:
+    """Say which packages that numbers are made with have other versions here."""
+    here = find_versions()
+    there = {(name, str(run.settings.get("versions", {}).get(name))) for run in runs for name in ("evalharness", "numpy", "scipy")}
+    return [f"made with {name} {version}, checked with {here.get(name)}" for name, version in sorted(there) if version != here.get(name)]
 
 
 def _schema_faults(record: Record) -> Iterator[str]:

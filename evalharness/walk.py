@@ -175,7 +175,8 @@ class TaskWalk:
             "status": status,
             "details": self._details(unit, outcomes),
             "bytes_per_vector": self._bytes,
-            "grouped": unit.cell.grouped or unit.main,
+            "grouped": is_grouped(unit),
+            "asked": unit.cell.grouped,
             "outcomes": [describe_items(items) for items in outcomes],
             "row_sets": {items.part: self.task.row_sets.get(items.part) for items in outcomes},
         }
@@ -195,7 +196,7 @@ class TaskWalk:
     def across(self, unit: AcrossUnit) -> UnitResult:
         """Make the records that take several cells of one evaluator; a cell that failed fails those that it belongs to."""
         first = unit.members[0]
-        plan = replace(self._summary_plan(first), main_cell=False, unit=unit.key)
+        plan = replace(self._summary_plan(first), main_cell=False, unit=unit.key, groups=self._groups)
         cells = [self._cell_result(member) for member in unit.members]
         bad = next((cell for cell in cells if not cell.items), None)
         line = {
@@ -218,7 +219,8 @@ class TaskWalk:
     def _cell_result(self, unit: UnitPlan) -> CellResult:
         items = self._items_of(unit)
         status = "measured" if items else "failed"
-        return CellResult(base=unit.base, items=items, status=status, reason=None if items else self._reasons.get(unit.key, "failed"))
+        reason = None if items else self._reasons.get(unit.key, "failed")
+        return CellResult(base=unit.base, items=items, status=status, reason=reason, grouped=unit.cell.grouped)
 
     def _items_of(self, unit: UnitPlan) -> dict[str, Items]:
         """Return the outcomes of an earlier unit by variant, from memory or from what is stored; empty where it has none."""
@@ -266,7 +268,7 @@ class TaskWalk:
             main_cell=unit.main,
             main_metric=main.metric,
             main_variant=main.where.get("variant"),
-            groups=self._groups if unit.cell.grouped or unit.main else lambda _: [],
+            groups=self._groups if is_grouped(unit) else lambda _: [],
             unit=unit.key,
         )
 
@@ -345,6 +347,11 @@ class TaskWalk:
 
     def _columns(self, part: str) -> Mapping[str, Column]:
         return row_table(self.task.data, part, self.task.task.file.groups)[1] if part in self.task.row_sets else {}
+
+
+def is_grouped(unit: UnitPlan) -> bool:
+    """Say whether a cell's own records have subgroups; those of draws stand with their mean."""
+    return unit.main or (unit.cell.grouped and "/" not in str(unit.base["fit"] or ""))
 
 
 def describe_items(items: Items) -> dict[str, Any]:

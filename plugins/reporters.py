@@ -44,13 +44,18 @@ def render_table(board: Any) -> str:
 
 def _split(rows: Sequence[Sequence[str]], fixed: int, width: int) -> list[list[list[str]]]:
     """Split columns into blocks that fit a width, the first ``fixed`` columns standing in each."""
-    sizes = [max(len(line) for row in rows for line in row[at].split("\n")) + 2 for at in range(len(rows[0]))]
+    # `tabulate` gives a heading two columns more than its text, and puts two between columns.
+    sizes = [max([_longest(rows[0][at]) + 2, *(_longest(row[at]) for row in rows[1:])]) + 2 for at in range(len(rows[0]))]
     blocks: list[list[int]] = [[]]
     for at in range(fixed, len(sizes)):
         if blocks[-1] and sum(sizes[:fixed]) + sum(sizes[column] for column in blocks[-1]) + sizes[at] - 2 > width:
             blocks.append([])
         blocks[-1].append(at)
     return [[[row[at] for at in [*range(fixed), *block]] for row in rows] for block in blocks]
+
+
+def _longest(text: str) -> int:
+    return max(len(line) for line in text.split("\n"))
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> str:
@@ -96,6 +101,10 @@ _LATEX = {
     "–": "--",
     "·": r"$\cdot$",
     "×": r"$\times$",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    '"': r"\textquotedbl{}",
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 from evalharness.across import AcrossPlan, CellResult, across_records
 from evalharness.estimates import Items, Resampler
 from evalharness.summaries import SummaryPlan
-from evalharness.types import MetricInfo
+from evalharness.types import Column, MetricInfo
 
 ACCURACY = MetricInfo(name="accuracy", columns=("hit",), interval="wilson")
 
@@ -175,6 +175,24 @@ def test_draws_have_a_mean_over_test_rows_and_a_spread_beside_it(hits):
     assert spread["value"] == pytest.approx(np.std(values, ddof=1))
     assert (spread["low"], spread["scope"], spread["n"]) == (None, "training draws", 4)
     assert f"{spread['value']:.3g}" in mean["reason"]
+
+
+def test_draws_have_references_and_subgroups_of_their_mean(hits):
+    groups = Column(kind="class", values=np.arange(400) % 2, names=("even", "odd"))
+    plan = make_plan(main={"over": "draw", "fit": "few", "shift": "clean", "codec": "float32", "target": "label"})
+    plan.summary.groups = lambda part: [("half", groups)]
+    cells = [make_cell(make_items(each), fit=f"few/{at}") for at, each in enumerate(hits[:2])]
+    cells += [make_cell(make_items(each), fit=f"few/{at}", codec="int8") for at, each in enumerate(hits[1:3])]
+    loss = one(cells, plan, statistic="difference", reference="float32", fit="few")
+    even = one(cells, plan, group="half=even", statistic="mean")
+    worst = one(cells, plan, statistic="worst")
+
+    assert loss["value"] == pytest.approx(hits[2].mean() / 2 - hits[0].mean() / 2)
+    assert loss["method"] == "paired-bootstrap-basic"
+    assert (even["fit"], even["over"]) == ("few", "draw")
+    assert even["value"] == pytest.approx((hits[0][::2].mean() + hits[1][::2].mean()) / 2)
+    assert (worst["fit"], worst["over"]) == ("few", "group:half")
+    assert worst["p"] > 0.01
 
 
 def test_clusters_move_together_across_cells():

@@ -122,9 +122,11 @@ def test_the_better_of_two_is_named_with_interval_p_and_power(results):
     assert row.difference.interval.low > 0
     assert row.p == row.holm < 0.05
     assert 0 < row.detectable < 0.2
-    assert table.sentence == "`counting` is better than `random-projection?dim=3` on toy-task (p < 0.05)."
+    assert table.sentence == "`counting` is better than `random-projection?dim=3` in accuracy on toy-task (at p < 0.05)."
     assert len(row.items) == 5
     assert all(item.first == item.truth != item.second for item in row.items if item.gain > 0)
+    assert all(item.second == item.truth != item.first for item in row.items if item.gain < 0)
+    assert {item.gain for item in row.items} == {1.0, -1.0}  # items in favour of either
 
 
 def test_encoders_that_never_differ_tie(results):
@@ -141,6 +143,19 @@ def test_another_metric_and_another_cell(results):
     assert (metric.metric, metric.test) == ("auc", "paired bootstrap")
     assert cell.metric == "accuracy"
     assert cell.difference.value != compare(evidence, "counting", "random-projection?dim=3").rows[0].difference.value
+
+
+def test_a_subgroup_is_compared_on_its_own_rows(run_tasks, write_task, tmp_path):
+    run_tasks(write_task(TASK.replace("main:", "groups: [colour]\nmain:")), ["counting", "random-projection?dim=3"])
+    (row,) = compare(Evidence([tmp_path / "out"]), "counting", "random-projection?dim=3", where={"group": "colour=red"}).rows
+
+    assert 50 < row.difference.n < 150
+    assert row.first - row.second == pytest.approx(row.difference.value)
+
+
+def test_what_is_missing_is_named(results):
+    with pytest.raises(DataError, match="toy-task: `counting` has no record of codec=int4"):
+        compare(Evidence([results]), "counting", "doubling", where={"codec": "int4"})
 
 
 def test_means_over_draws_are_compared_item_by_item(run_tasks, write_task, tmp_path):
@@ -224,7 +239,7 @@ def test_the_command_prints_a_table_a_sentence_and_items(results, cli):
     text = cli("compare", "counting", "random-projection?dim=3", results, "--items", 3).out
     found = json.loads(cli("compare", "counting", "random-projection?dim=3", results, "--json").out)
 
-    assert "`counting` is better than `random-projection?dim=3` on toy-task" in text
+    assert "`counting` is better than `random-projection?dim=3` in accuracy on toy-task" in " ".join(text.split())
     assert "toy-task: the 3 items on which they differ most" in text
     assert "test/" in text
     assert found["tasks"][0]["verdict"] == "first"

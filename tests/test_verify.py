@@ -165,6 +165,23 @@ def raise_value_and_items(results):
     forge_items(results, change, digests=False)
 
 
+def raise_hits_alone(results):
+    def change(items):
+        items.columns["hit"] = np.ones_like(items.columns["hit"])
+        return items
+
+    forge_items(results, change, digests=True)
+
+
+def change_truth(results):
+    def change(items):
+        items.columns["truth"] = items.columns["prediction"].copy()
+        items.columns["hit"] = np.ones_like(items.columns["hit"])
+        return items
+
+    forge_items(results, change, digests=True)
+
+
 def append_duplicate(results):
     path = run_of(results) / "records.jsonl"
     records = lines_of(path)
@@ -210,6 +227,8 @@ TAMPERINGS = [
     (swap_outcomes, {"outcomes"}),
     (drop_hard_items, {"scored rows"}),
     (raise_value_and_items, {"outcomes"}),
+    (raise_hits_alone, {"outcomes"}),
+    (change_truth, {"outcomes"}),
     (append_duplicate, {"duplicates"}),
     (change_interval, {"values"}),
     (change_fingerprint, {"fingerprints"}),
@@ -248,6 +267,13 @@ def test_units_that_were_removed_are_found(results):
     assert any(
         fault.check == "completeness" and "1 planned units of `checked` with `counting` are missing" in fault.message for fault in faults
     )
+
+
+def test_an_older_format_is_said(results):
+    path = run_of(results) / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
+
+    assert any("format 1 of another version" in fault.message for fault in verify([results]).faults)
 
 
 def test_changed_groups_are_found(results):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,46 +47,66 @@ def compare(
 def _text(table: ComparisonTable) -> str:
     from tabulate import tabulate
 
-    headings = ["task", "metric", table.first, table.second, "difference", "p", "Holm", "n", "visible\nfrom"]
-    rows = [_row(row) for row in table.rows]
-    lines = [tabulate(rows, headings, tablefmt="simple", disable_numparse=True), ""]
-    shown = [row for row in table.rows if row.refused is None]
-    scopes = sorted({f"{row.difference.scope} ({row.difference.interval.method})" for row in shown if row.difference.scope})
-    tests = sorted({row.test for row in shown if row.test})
-    lines.append(
-        f"difference: {table.first} less {table.second}; 95 % intervals over {'; '.join(scopes)}; p by {', '.join(tests) or 'no test'}."
-    )
-    lines.append("visible from: the smallest true difference that so many items show with 80 % power.")
-    lines += [f"not compared: {row.task}: {row.refused}" for row in table.rows if row.refused is not None]
-    lines += [f"not compared: {reason}" for reason in table.skipped]
-    lines += ["", table.sentence] if table.sentence else []
-    for row in shown:
+    width = shutil.get_terminal_size((160, 24)).columns
+    headings = ["task", _fold(table.first), _fold(table.second), "difference", "p", "Holm", "n", "visible\nfrom"]
+    lines = [f"cell: {table.cell}", ""] if table.cell else []
+    lines += [tabulate([_row(row) for row in table.rows], headings, tablefmt="simple", disable_numparse=True), ""]
+    for note in _notes(table):
+        lines += textwrap.wrap(note, width, break_long_words=False, break_on_hyphens=False)
+    lines += ["", *textwrap.wrap(table.sentence, width, break_long_words=False, break_on_hyphens=False)] if table.sentence else []
+    for row in table.rows:
         lines += _items(table, row)
     return "\n".join(lines)
 
 
-def _row(row: Comparison) -> list[str]:
-    from evalharness.shown import number
+def _fold(label: str, width: int = 14) -> str:
+    """Break a long label where its parts join."""
+    parts = re.split(r"(?<=[-_/?&@:])", label)
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
+
+def _notes(table: ComparisonTable) -> list[str]:
+    shown = [row for row in table.rows if row.refused is None]
+    scopes = sorted({f"{row.difference.scope} ({row.difference.interval.method})" for row in shown if row.difference.scope})
+    tests: dict[str, list[str]] = {}
+    for row in shown:
+        if row.test and row.test != "identical":
+            tests.setdefault(row.test, []).append(row.task)
+    several = len(tests) > 1
+    how = "; ".join(f"{test} ({', '.join(tasks)})" if several else test for test, tasks in tests.items())
+    notes = [f"difference: {table.first} less {table.second}; 95 % intervals, each for itself, over {'; '.join(scopes)}."]
+    if how:
+        correction = "; Holm: the same, corrected for the number of tasks" if len(shown) > 1 else ""
+        notes.append(f"p: two-sided, by {how}{correction}.")
+    notes.append("visible from: the smallest true difference that so many items show with 80 % power.")
+    notes += [f"not compared: {row.task}: {row.refused}" for row in table.rows if row.refused is not None]
+    notes += [f"not compared: {reason}" for reason in table.skipped]
+    return notes + ([f"of another modality: {', '.join(table.others)}"] if table.others else [])
+
+
+def _row(row: Comparison) -> list[str]:
+    from evalharness.shown import number, p_text
+
+    task = f"{row.task}\n{row.metric}"
     if row.refused is not None:
-        return [row.task, row.metric, number(row.first), number(row.second), "not compared", "", "", "", ""]
+        return [task, number(row.first), number(row.second), "not compared", "", "", "", ""]
     low, high = row.difference.interval.low, row.difference.interval.high
-    interval = f" [{_signed(low)}, {_signed(high)}]" if math.isfinite(low) else ""
+    interval = f"\n[{_signed(low)}, {_signed(high)}]" if math.isfinite(low) else ""
     visible = number(row.detectable) if math.isfinite(row.detectable) else ""
-    values = [number(row.first), number(row.second), _signed(row.difference.value) + interval]
-    return [row.task, row.metric, *values, _p(row.p), _p(row.holm), str(row.difference.n), visible]
+    ps = [p_text(p) if math.isfinite(p) else "" for p in (row.p, row.holm)]
+    return [task, number(row.first), number(row.second), _signed(row.difference.value) + interval, *ps, str(row.difference.n), visible]
 
 
 def _signed(value: float) -> str:
     from evalharness.shown import number
 
-    return ("+" if value > 0 else "") + number(value)
-
-
-def _p(value: float) -> str:
-    if not math.isfinite(value):
-        return ""
-    return "<.001" if value < 0.001 else "1" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
+    text = number(value)
+    return text if value < 0 or not any(letter in "123456789" for letter in text) else f"+{text}"
 
 
 def _items(table: ComparisonTable, row: Comparison) -> list[str]:
@@ -125,7 +148,15 @@ def _json(table: ComparisonTable) -> str:
             ],
         }
         rows.append(facts)
-    found = {"first": table.first, "second": table.second, "tasks": rows, "not_compared": table.skipped, "sentence": table.sentence}
+    found = {
+        "first": table.first,
+        "second": table.second,
+        "tasks": rows,
+        "not_compared": table.skipped,
+        "other_modality": table.others,
+        "cell": table.cell or None,
+        "sentence": table.sentence,
+    }
     return json.dumps(found, ensure_ascii=False, allow_nan=False, indent=2)
 
 

@@ -51,6 +51,7 @@ def _text(report: Report, *, everything: bool) -> str:
         f"{counts['recorded']} claim no value, {counts['unchecked']} unchecked, {counts['fault']} at fault"
     )
     unchecked = sorted({str(verdict.reason) for verdict in report.verdicts if verdict.outcome == "unchecked"})
+    lines += report.notes if report.faults else []
     return "\n".join([*lines, *[f"unchecked: {reason}" for reason in unchecked]])
 
 

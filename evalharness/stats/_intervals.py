@@ -264,7 +264,13 @@ def jackknife_error(leave_one_out: Any) -> float:
 
 
 def jackknife_interval(
-    value: float, leave_one_out: Any, level: float = 0.95, *, low: float | None = None, high: float | None = None
+    value: float,
+    leave_one_out: Any,
+    level: float = 0.95,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    transform: Literal["fisher"] | None = None,
 ) -> Interval:
     """Return value ± t · SE with the delete-one-unit jackknife's standard error.
 
@@ -272,29 +278,37 @@ def jackknife_interval(
 
     Args:
         value: the statistic on all rows.
-        leave_one_out: (U,) the statistic without each unit.
+        leave_one_out: (U,) the statistic without each unit, see :func:`leave_one_out`.
         level: the confidence level, a fraction.
         low: the least value that the statistic can take, to clip the bounds; None for none.
         high: the largest.
+        transform: ``fisher`` takes a correlation to Fisher's z, makes the interval there and takes its bounds back.
 
     Returns:
-        The interval with ``n`` = U; NaN bounds for fewer than two units, an undefined value, or no spread.
+        The interval with ``n`` = U; NaN bounds for fewer than two units, an undefined value, no spread, or a correlation of ±1 under ``fisher``.
 
     Raises:
-        UsageError: ``level`` is outside (0, 1).
+        UsageError: ``level`` is outside (0, 1), or the transform is unknown.
 
     Source:
         Efron & Tibshirani 1993, section 11; t quantile at U - 1 degrees of freedom.
     """
     check_level(level)
-    left_out = as_vector(leave_one_out, "leave_one_out")
-    units = len(left_out)
+    if transform not in (None, "fisher"):
+        raise UsageError(f"`transform` must be `fisher` or None, got {transform!r}")
+    left_out, centre, units = as_vector(leave_one_out, "leave_one_out"), value, len(np.atleast_1d(leave_one_out))
+    if transform == "fisher":
+        outside = np.abs(left_out) >= 1
+        left_out = np.arctanh(np.where(outside, np.nan, left_out))
+        centre = math.atanh(value) if abs(value) < 1 else math.nan
     half = math.nan
-    if units >= 2:
+    if units >= 2 and math.isfinite(centre) and np.isfinite(left_out).all():
         error = jackknife_error(left_out)
-        scale = 1e-12 * max(abs(value), float(np.abs(left_out).max()))
+        scale = 1e-12 * max(abs(centre), float(np.abs(left_out).max()))
         half = _t_quantile((1 + level) / 2, units - 1) * error if error > scale else math.nan
-    return Interval(low=_clip(value - half, low, high), high=_clip(value + half, low, high), level=level, method="jackknife", n=units)
+    bounds = (math.tanh(centre - half), math.tanh(centre + half)) if transform == "fisher" else (value - half, value + half)
+    name = "jackknife-fisher" if transform == "fisher" else "jackknife"
+    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method=name, n=units)
 
 
 def t_interval(values: Any, level: float = 0.95) -> Interval:

@@ -136,6 +136,7 @@ def paired_difference(
     low: float | None = None,
     high: float | None = None,
     n: int | None = None,
+    expand: bool = False,
 ) -> PairedDifference:
     """Compare two statistics on the same resamples.
 
@@ -151,20 +152,31 @@ def paired_difference(
         low: the least possible difference, to clip the bounds; None for none.
         high: the largest.
         n: the number of units to state; default the number of replicates.
+        expand: widen interval and p for few units as :func:`bootstrap` does; needs ``n``.
 
     Returns:
         The difference, its basic bootstrap interval and p; identical replicates are a tie: NaN bounds and p = 1.
 
     Raises:
-        UsageError: the two have different numbers of replicates, or ``level`` is outside (0, 1).
+        UsageError: the two have different numbers of replicates, ``expand`` lacks ``n``, or ``level`` is outside (0, 1).
     """
     first, second = as_vector(replicates_a, "replicates_a"), as_vector(replicates_b, "replicates_b")
     if len(first) != len(second):
         raise UsageError(f"`replicates_a` and `replicates_b` must come from the same resamples, got {len(first)} and {len(second)}")
     difference = value_a - value_b
     deltas = first - second
-    interval = bootstrap(difference, deltas, method="basic", level=level, low=low, high=high, n=n)
-    return PairedDifference(difference, interval, _two_sided(difference, deltas[np.isfinite(deltas)]))
+    interval = bootstrap(difference, deltas, method="basic", level=level, low=low, high=high, n=n, expand=expand)
+    p = _two_sided(difference, deltas[np.isfinite(deltas)])
+    return PairedDifference(difference, interval, _expanded_p(p, n) if expand and n is not None else p)
+
+
+def _expanded_p(p: float, units: int) -> float:
+    """Return the p of which the expanded interval at level 1 - p just reaches 0."""
+    from scipy.special import ndtri, stdtr
+
+    if units < 2 or not 0 < p < 1:
+        return p if units >= 2 else math.nan
+    return float(min(1.0, 2 * stdtr(units - 1, ndtri(p / 2) * math.sqrt((units - 1) / units))))
 
 
 def _two_sided(difference: float, deltas: Array) -> float:

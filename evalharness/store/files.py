@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -49,6 +50,13 @@ def storing(path: Path) -> Iterator[None]:
         raise StoreError(f"cannot write `{path}`: {error.strerror or error}; free some space or name another folder") from error
 
 
+@functools.cache
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` and rename it into place when all is written and synced."""
@@ -56,6 +64,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}-")
         try:
+            Path(name).chmod(0o666 & ~_umask())  # a temporary file is its owner's alone
             with os.fdopen(handle, "wb") as stream:
                 yield stream
                 stream.flush()
