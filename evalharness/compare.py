@@ -11,8 +11,9 @@ import numpy as np
 
 from evalharness import stats
 from evalharness.errors import DataError, StoreError, UsageError, unknown_name
-from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL, Estimate, Items, nothing
+from evalharness.estimates import LEVEL, NO_INTERVAL, Estimate, Items, nothing
 from evalharness.evidence import Basis, Evidence
+from evalharness.forms import FEW_UNITS
 from evalharness.joint import Joint
 from evalharness.records import FIELDS
 from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, limit_of, number

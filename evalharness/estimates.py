@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from evalharness import stats
+from evalharness.forms import make_interval
 from evalharness.keys import digest_bytes, seed_of
 from evalharness.store.results import StoredOutcome
 from evalharness.types import Array, Interval, MetricInfo
 
 LEVEL = 0.95
 RESAMPLES = 2000
-FEW_UNITS = 30
 NO_INTERVAL = 5
-JACKKNIFE_LIMIT = 500
-BCA = {"auc", "spearman", "pearson", "r2"}
-BASIC = {"macro_f1", "balanced_accuracy"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,22 +199,8 @@ def _interval(metric: MetricInfo, value: float, items: Items, units: int, resamp
     n, clusters = len(items.rows), items.flat_clusters
     if metric.interval == "wilson" and clusters is None:
         return stats.wilson(value * n, n, level)
-    reduce, columns = stats.get_reducer(metric.reduce), [items.columns[name] for name in metric.columns]  # type: ignore[arg-type]
-    limits: dict[str, Any] = {"low": metric.low, "high": metric.high}
-    if units < FEW_UNITS or metric.interval == "jackknife":
-        return stats.jackknife_interval(value, leave_one_out(metric, columns, n, clusters, None), level, **limits)
-    replicates = resampler.of(items.rows, clusters).apply(reduce, *columns)
-    if metric.reduce in BCA:
-        left_out = leave_one_out(metric, columns, n, clusters, JACKKNIFE_LIMIT)
-        return stats.bootstrap(value, replicates, method="bca", level=level, jackknife=left_out, n=units, **limits)
-    method = "basic" if metric.reduce in BASIC else "percentile"
-    return stats.bootstrap(value, replicates, method=method, level=level, n=units, **limits)  # type: ignore[arg-type]
-
-
-def leave_one_out(metric: MetricInfo, columns: Sequence[Array], n: int, clusters: Array | None, limit: int | None) -> Array:
-    """Return the metric without each unit in turn, (U,); beyond ``limit`` units, without each group of them."""
-    reduce = stats.get_reducer(metric.reduce)  # type: ignore[arg-type]
-    return np.concatenate([reduce(*columns, block) for block in stats.jackknife_blocks(n, clusters, limit=limit)])
+    columns = [items.columns[name] for name in metric.columns]
+    return make_interval(metric, value, columns, clusters, units, resampler.of(items.rows, clusters), level)
 
 
 def episode_estimate(metric: MetricInfo, value: float, scores: Array, items: Items, level: float, *, limits: bool = True) -> Estimate:

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from evalharness import stats
 from evalharness.estimates import (
-    BASIC,
-    FEW_UNITS,
     LEVEL,
     NO_INTERVAL,
     Estimate,
@@ -23,6 +22,7 @@ from evalharness.estimates import (
     scope_of,
     value_of,
 )
+from evalharness.forms import FEW_UNITS
 from evalharness.types import Array, Interval, MetricInfo
 
 
@@ -152,7 +152,7 @@ class Joint:
         return {"low": float(ends.min(axis=0).sum()), "high": float(ends.max(axis=0).sum())}
 
     def _interval(self, factors: Array, value: float, level: float) -> Interval:
-        limits = self._limits(factors)
+        limits: dict[str, Any] = self._limits(factors)
         if self.metric.reduce is None:
             deltas = factors @ self.replicates if self.replicates.shape[1] else np.empty(0)
             return replace(stats.half_sample(value, deltas, level, n=self.units, **limits), method="paired-half-sample")
@@ -166,8 +166,10 @@ class Joint:
             found = stats.jackknife_interval(value, factors @ self.left_out, level, **limits)
         else:
             # The basic form of a difference goes with the p value of `stats.paired_difference`, which inverts it.
-            method = "basic" if self.metric.reduce in BASIC or _is_contrast(factors) else "percentile"
-            found = stats.bootstrap(value, factors @ self.replicates, method=method, level=level, n=self.units, **limits)  # type: ignore[arg-type]
+            contrast = _is_contrast(factors)
+            method = "basic" if self.metric.reduce == "macro_f1" or contrast else "percentile"
+            expand = self.metric.reduce == "mean" or not contrast
+            found = stats.bootstrap(value, factors @ self.replicates, method=method, level=level, n=self.units, expand=expand, **limits)  # type: ignore[arg-type]
         return replace(found, method=f"{name}-{found.method}")
 
     def _newcombe(self, factors: Array) -> bool:
@@ -201,7 +203,9 @@ class Joint:
         if self.units < FEW_UNITS:
             interval = stats.jackknife_interval(value, _quotient(both @ self.left_out), level, low=0.0)
         else:
-            interval = stats.bootstrap(value, _quotient(both @ self.replicates), method="percentile", level=level, n=self.units, low=0.0)
+            interval = stats.bootstrap(
+                value, _quotient(both @ self.replicates), method="percentile", level=level, n=self.units, expand=True, low=0.0
+            )
         reason = None if math.isfinite(interval.low) else "the two never differ"
         name = "paired" if self.paired else "unpaired" if self.disjoint else "partly-paired"
         return replace(estimate, interval=replace(interval, method=f"{name}-{interval.method}"), reason=reason)

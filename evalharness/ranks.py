@@ -11,8 +11,9 @@ import numpy as np
 from evalharness import stats
 from evalharness.compare import standard_error
 from evalharness.errors import StoreError
-from evalharness.estimates import FEW_UNITS, LEVEL, NO_INTERVAL, Resampler
+from evalharness.estimates import LEVEL, NO_INTERVAL, Resampler
 from evalharness.evidence import Basis, Evidence
+from evalharness.forms import FEW_UNITS
 from evalharness.joint import Joint
 from evalharness.shown import Record, label_of, version_of
 from evalharness.types import Array

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from evalharness import stats
-from evalharness.estimates import FEW_UNITS, LEVEL, Estimate, Items, Resampler, estimate, nothing, sampler_estimate
+from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing, sampler_estimate
+from evalharness.forms import FEW_UNITS
 from evalharness.records import make_record
 from evalharness.types import Array, Column, Interval, MetricInfo
 

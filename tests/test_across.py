@@ -67,7 +67,7 @@ def test_differences_and_ratios_to_the_clean_cell_are_paired(hits):
 
     assert record["value"] == pytest.approx(hits[1].mean() - hits[0].mean())
     assert (record["high"] - record["low"]) / 2 == pytest.approx(1.96 * error, rel=0.1)
-    assert record["method"] == "paired-bootstrap-basic"
+    assert record["method"] == "paired-bootstrap-basic-expanded"
     assert ratio["value"] == pytest.approx(hits[1].mean() / hits[0].mean())
     assert ratio["low"] < ratio["value"] < ratio["high"] < 1
 
@@ -142,7 +142,7 @@ def test_rows_that_two_domains_share_are_drawn_together():
     record = one(cells, statistic="difference")
     apart = np.sqrt(2 * hits.var() / 600)
 
-    assert record["method"] == "partly-paired-bootstrap-basic"
+    assert record["method"] == "partly-paired-bootstrap-basic-expanded"
     assert (record["high"] - record["low"]) / 2 < 0.85 * 1.96 * apart
 
 
@@ -188,7 +188,7 @@ def test_draws_have_references_and_subgroups_of_their_mean(hits):
     worst = one(cells, plan, statistic="worst")
 
     assert loss["value"] == pytest.approx(hits[2].mean() / 2 - hits[0].mean() / 2)
-    assert loss["method"] == "paired-bootstrap-basic"
+    assert loss["method"] == "paired-bootstrap-basic-expanded"
     assert (even["fit"], even["over"]) == ("few", "draw")
     assert even["value"] == pytest.approx((hits[0][::2].mean() + hits[1][::2].mean()) / 2)
     assert (worst["fit"], worst["over"]) == ("few", "group:half")
@@ -208,7 +208,7 @@ def test_clusters_move_together_across_cells():
     assert (record["high"] - record["low"]) / 2 == pytest.approx(1.96 * by_person.std() / np.sqrt(40), rel=0.15)
 
 
-@pytest.mark.parametrize(("units", "method"), [(4, "none"), (12, "paired-jackknife"), (40, "paired-bootstrap-basic")])
+@pytest.mark.parametrize(("units", "method"), [(4, "none"), (12, "paired-jackknife"), (40, "paired-bootstrap-basic-expanded")])
 def test_few_units_have_the_rules_of_few_units(units, method):
     draw = np.random.default_rng(3)
     first, second = draw.random(units), draw.random(units)

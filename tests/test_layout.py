@@ -24,7 +24,7 @@ LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
     "registry suites selection store vectors adapters transforms probes identify gauges costs",
-    "stamp pools cells plan planner passes embed devices tables grouping estimates joint summaries across estimate walk",
+    "stamp pools cells plan planner passes embed devices tables grouping forms estimates joint summaries across estimate walk",
     "session facts run evidence shown board headline axes ranks compare leaderboard invariants verify failures testing checkup api",
     "cli",
 )

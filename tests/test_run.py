@@ -183,7 +183,7 @@ def test_a_plugin_metric_gets_interval_groups_and_pairs_without_core_code(run_ta
     rows = [record for record in reader.records() if record["metric"] == "auc"]
     whole = next(record for record in rows if record["group"] is None and record["encoder"] == "counting")
 
-    assert whole["method"] == "bootstrap-bca"
+    assert whole["method"] == "bootstrap-bca-expanded"
     assert whole["low"] < whole["value"] <= whole["high"]
     assert {record["group"] for record in rows if record["statistic"] == "value"} == {None, "colour=red", "colour=blue"}
     assert {record["statistic"] for record in rows} == {"value", "worst", "gap", "ratio"}

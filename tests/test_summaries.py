@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from evalharness import stats
 from evalharness.estimates import Items, Resampler, estimate
 from evalharness.summaries import SummaryPlan, summarise
 from evalharness.types import Column, MetricInfo
@@ -49,25 +50,28 @@ def only(records, **wanted):
 
 
 @pytest.mark.parametrize(
-    ("reduce", "columns", "method"),
+    ("reduce", "columns", "many", "few"),
     [
-        ("mean", ("x",), "bootstrap-percentile"),
-        ("spearman", ("x", "y"), "bootstrap-bca"),
-        ("auc", ("x", "z"), "bootstrap-bca"),
-        ("macro_f1", ("t", "u"), "bootstrap-basic"),
-        ("balanced_accuracy", ("t", "u"), "bootstrap-basic"),
+        ("mean", ("x",), "bootstrap-bca-expanded", "jackknife"),
+        ("median", ("x",), "bootstrap-percentile-expanded", "bootstrap-percentile-expanded"),
+        ("spearman", ("x", "y"), "bootstrap-bca-expanded", "bootstrap-bca"),
+        ("pearson", ("x", "y"), "jackknife-fisher", "jackknife-fisher"),
+        ("auc", ("x", "z"), "bootstrap-bca-expanded", "bootstrap-percentile-expanded"),
+        ("macro_f1", ("t", "u"), "bootstrap-basic-expanded", "jackknife"),
+        ("balanced_accuracy", ("t", "u"), "bootstrap-percentile-expanded", "bootstrap-percentile-expanded"),
+        (stats.quantile(0.9), ("x",), "bootstrap-percentile-expanded", "bootstrap-percentile-expanded"),
     ],
 )
-def test_each_reducer_has_the_interval_that_covers_best(reduce, columns, method):
+def test_each_reducer_has_the_interval_that_covers_best(reduce, columns, many, few):
     draw = np.random.default_rng(0)
     held = {"x": draw.normal(size=200), "y": draw.normal(size=200), "z": draw.random(200) < 0.5}
     held |= {"t": draw.integers(0, 4, 200), "u": draw.integers(0, 4, 200)}
     metric = MetricInfo(name="m", columns=columns, reduce=reduce, low=-10.0, high=10.0)
     found = estimate_of(metric, held)
 
-    assert found.interval.method == method
+    assert found.interval.method == many
     assert found.interval.low < found.value < found.interval.high
-    assert estimate_of(metric, {name: values[:20] for name, values in held.items()}).interval.method == "jackknife"
+    assert estimate_of(metric, {name: values[:20] for name, values in held.items()}).interval.method == few
 
 
 def test_proportions_are_wilson_unless_rows_come_in_clusters():
@@ -76,7 +80,7 @@ def test_proportions_are_wilson_unless_rows_come_in_clusters():
 
     assert estimate_of(ACCURACY, {"hit": hits}).interval.method == "wilson"
     found = estimate_of(ACCURACY, {"hit": hits}, clusters=people)
-    assert (found.interval.method, found.scope, found.n, found.n_units) == ("bootstrap-percentile", "clusters by person", 400, 40)
+    assert (found.interval.method, found.scope, found.n, found.n_units) == ("bootstrap-bca-expanded", "clusters by person", 400, 40)
 
 
 def test_fewer_than_five_units_have_no_interval_and_are_listed():

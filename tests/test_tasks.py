@@ -95,7 +95,7 @@ def test_differences_to_the_reference_are_paired(records):
     ]
 
     assert difference["reference"] == "clean"
-    assert difference["method"] == "paired-bootstrap-basic"
+    assert difference["method"] == "paired-bootstrap-basic-expanded"
     assert difference["value"] == pytest.approx(values[0] - values[1])
     assert pick(rows, metric="accuracy", codec="int8", statistic="difference")[0]["reference"] == "float32"
 
@@ -155,7 +155,7 @@ main: similarity.spearman
 """
     (main,) = [row for row in records(pairs, ["hashed-ngrams"]) if row["main"]]
     assert main["value"] > 0
-    assert (main["scope"], main["method"], main["n"]) == ("pairs", "bootstrap-bca", 80)
+    assert (main["scope"], main["method"], main["n"]) == ("pairs", "bootstrap-bca-expanded", 80)
 
 
 def test_few_shot_has_both_intervals_and_geometry_has_half_samples(records):
