@@ -79,6 +79,16 @@ def test_bca_equals_scipy():
     assert (got.low, got.high) == pytest.approx(tuple(reference.confidence_interval), abs=1e-3)
 
 
+@pytest.mark.parametrize("method", ["percentile", "basic"])
+def test_simple_bootstraps_equal_scipy(method):
+    from scipy.stats import bootstrap
+
+    values = np.random.default_rng(0).standard_exponential(40)
+    reference = bootstrap((values,), np.mean, n_resamples=999, method=method, rng=1)
+    got = stats.bootstrap(values.mean(), reference.bootstrap_distribution, method=method)
+    assert (got.low, got.high) == pytest.approx(tuple(reference.confidence_interval))
+
+
 def test_basic_mirrors_percentile_and_is_clipped():
     replicates = np.linspace(0.7, 1.0, 1001)
     percentile = stats.bootstrap(0.9, replicates, method="percentile")
@@ -106,10 +116,58 @@ def test_many_undefined_replicates_give_no_interval_and_few_are_left_out():
 
 
 def test_bootstrap_refuses_what_it_cannot_do():
-    with pytest.raises(UsageError, match="`method` must be `basic`, `percentile` or `bca`, got 'bac'"):
+    with pytest.raises(UsageError, match="`method` must be `basic`, `percentile`, `bca` or `se`, got 'bac'"):
         stats.bootstrap(0.5, [0.1, 0.2], method="bac")
     with pytest.raises(UsageError, match="needs `jackknife`, the leave-one-out values"):
         stats.bootstrap(0.5, [0.1, 0.2], method="bca")
+
+
+def test_expansion_makes_a_normal_percentile_interval_a_t_interval():
+    """Replicates of a normal mean spread by s · √((n - 1) / n) / √n; expanded quantiles then reach t · s / √n."""
+    n, replicates = 12, norm.ppf((np.arange(200_000) + 0.5) / 200_000) * math.sqrt(11 / 12)
+    wide = stats.bootstrap(0.0, replicates, method="percentile", n=n, expand=True)
+    from scipy.stats import t
+
+    assert (wide.low, wide.high) == pytest.approx((-t.ppf(0.975, 11), t.ppf(0.975, 11)), rel=1e-3)
+    assert (wide.method, wide.level) == ("bootstrap-percentile-expanded", 0.95)
+    mirrored = stats.bootstrap(0.0, replicates, n=n, expand=True)
+    assert mirrored.low == pytest.approx(wide.low, rel=1e-6)
+    assert stats.expanded_level(0.9, 10**6) == pytest.approx(0.9, abs=1e-5)
+    for refused in ({"expand": True}, {"method": "se"}):
+        with pytest.raises(UsageError, match="need `n`, the number of independent units"):
+            stats.bootstrap(0.0, replicates, **refused)
+    with pytest.raises(UsageError, match="`units` must be at least 2, got 1"):
+        stats.expanded_level(0.95, 1)
+    assert math.isnan(stats.bootstrap(0.0, replicates, n=1, expand=True).low)
+
+
+def test_standard_error_form_is_symmetric_about_the_value():
+    replicates = np.random.default_rng(0).standard_normal(500) + 3
+    got = stats.bootstrap(1.0, replicates, method="se", n=21)
+    assert got.high - 1.0 == pytest.approx(1.0 - got.low) == pytest.approx(2.085963 * replicates.std(ddof=1), rel=1e-6)
+    assert got.method == "bootstrap-se"
+
+
+def test_effective_wilson_is_wilson_where_rows_are_independent():
+    hits = np.repeat([0.0, 1.0], [40, 160])
+    got = stats.wilson_effective(0.8, stats.leave_one_out("mean", hits), 200)
+    plain = stats.wilson(160, 200)
+    assert (got.low, got.high) == pytest.approx((plain.low, plain.high), abs=2e-3)
+    assert (got.n, got.method) == (200, "wilson-effective")
+    copied = stats.wilson_effective(0.8, stats.leave_one_out("mean", np.repeat(hits, 5), clusters=np.repeat(np.arange(200), 5)), 1000)
+    assert (copied.low, copied.high) == pytest.approx((got.low, got.high), abs=1e-9)
+
+
+def test_effective_wilson_of_clusters_that_agree_counts_each_once():
+    from scipy.stats import t
+
+    got = stats.wilson_effective(1.0, np.ones(9), 90)
+    z = t.ppf(0.975, 8)
+    assert (got.low, got.high) == (pytest.approx(9 / (9 + z * z)), 1.0)
+    assert math.isnan(stats.wilson_effective(0.5, [0.5], 10).low)
+    assert math.isnan(stats.wilson_effective(math.nan, [0.5, 0.4], 10).low)
+    with pytest.raises(UsageError, match=r"`share` must lie in \[0, 1\], got 1.5"):
+        stats.wilson_effective(1.5, [0.5, 0.4], 10)
 
 
 def test_jackknife_of_a_mean_is_the_t_interval():
@@ -121,6 +179,51 @@ def test_jackknife_of_a_mean_is_the_t_interval():
     assert stats.jackknife_interval(4.0, left_out, low=0.0).low == 0.0
     assert math.isnan(stats.jackknife_interval(1.0, [1.0]).low)
     assert math.isnan(stats.jackknife_interval(0.3, [0.3] * 7).low)
+
+
+def test_fisher_interval_is_that_of_z():
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal(40)
+    y = x + generator.standard_normal(40)
+    value, left_out = stats.pearson(x, y, np.ones((1, 40)))[0], stats.leave_one_out("pearson", x, y)
+    got, z = (
+        stats.jackknife_interval(value, left_out, transform="fisher"),
+        stats.jackknife_interval(np.arctanh(value), np.arctanh(left_out)),
+    )
+    assert (np.arctanh(got.low), np.arctanh(got.high)) == pytest.approx((z.low, z.high))
+    assert got.method == "jackknife-fisher"
+    assert math.isnan(stats.jackknife_interval(1.0, [1.0, 0.9, 1.0], transform="fisher").low)
+    with pytest.raises(UsageError, match="`transform` must be `fisher` or None, got 'logit'"):
+        stats.jackknife_interval(0.5, [0.4, 0.6], transform="logit")
+
+
+def test_t_interval_equals_scipy_and_the_jackknife():
+    from scipy.stats import ttest_1samp
+
+    got = stats.t_interval(FIVE, 0.9)
+    expected = ttest_1samp(FIVE, 0).confidence_interval(0.9)
+    assert (got.low, got.high, got.method, got.n) == (pytest.approx(expected.low), pytest.approx(expected.high), "t", 5)
+    jackknife = stats.jackknife_interval(4.0, stats.leave_one_out("mean", FIVE), 0.9)
+    assert (got.low, got.high) == pytest.approx((jackknife.low, jackknife.high))
+    for few in ([], [1.0], [2.0, 2.0]):
+        assert math.isnan(stats.t_interval(few).low)
+    with pytest.raises(UsageError, match="`level` must lie strictly between 0 and 1, got 95"):
+        stats.t_interval([], 95)
+
+
+def test_detectable_difference_is_found_with_its_power():
+    from statsmodels.stats.power import NormalIndPower
+
+    expected = NormalIndPower().solve_power(nobs1=100, alpha=0.05, power=0.8, ratio=0)
+    assert stats.detectable_difference(0.1) == pytest.approx(expected, abs=1e-3)
+    found = np.abs(np.random.default_rng(0).normal(stats.detectable_difference(0.5, 0.9, 0.7), 0.5, 100_000)) > norm.ppf(0.95) * 0.5
+    assert found.mean() == pytest.approx(0.7, abs=0.01)
+    assert (stats.detectable_difference(0.0), stats.detectable_difference(1.0, 0.5, 0.01)) == (0.0, 0.0)
+    assert math.isnan(stats.detectable_difference(math.nan))
+    with pytest.raises(UsageError, match="`power` must lie strictly between 0 and 1, got 80"):
+        stats.detectable_difference(0.1, power=80)
+    with pytest.raises(UsageError, match="`error` must not be negative, got -1"):
+        stats.detectable_difference(-1)
 
 
 def test_half_samples_are_taken_about_their_own_mean():
@@ -135,19 +238,21 @@ def test_bonferroni_quantiles(groups, z):
     assert norm.ppf((1 + stats.simultaneous_level(0.95, groups)) / 2) == pytest.approx(z, abs=1e-6)
 
 
-def test_worst_group_bound_covers_all_groups():
+def test_worst_group_bound_lies_below_all_groups():
     hits, sizes = [40, 9, 30], [50, 10, 60]
-    level = stats.simultaneous_level(0.95, 3)
-    intervals = [stats.wilson(hit, size, level) for hit, size in zip(hits, sizes, strict=True)]
+    intervals = [stats.wilson(hit, size, stats.one_sided_level(0.95)) for hit, size in zip(hits, sizes, strict=True)]
     worst = stats.worst_group_bound([0.8, 0.9, 0.5], intervals)
     assert worst == (2, 0.5, min(interval.low for interval in intervals))
-    assert stats.worst_group_bound([0.8, 0.9, 0.5], intervals, higher_is_better=False)[:2] == (1, 0.9)
-    with pytest.raises(UsageError, match=r"of 3 groups must be made at level 0.983333"):
-        stats.worst_group_bound([0.8, 0.9, 0.5], [stats.wilson(1, 2)] * 3)
+    mirrored = stats.worst_group_bound([0.8, 0.9, 0.5], intervals, higher_is_better=False)
+    assert mirrored == (1, 0.9, max(interval.high for interval in intervals))
+    with pytest.raises(UsageError, match="`intervals` must be made at level 0.9 or above, see `one_sided_level`"):
+        stats.worst_group_bound([0.8, 0.9, 0.5], [stats.wilson(1, 2, 0.8)] * 3)
     with pytest.raises(UsageError, match="one entry a group, got 1 and 0"):
         stats.worst_group_bound([0.8], [])
     with pytest.raises(UsageError, match="`groups` must be at least 1"):
         stats.simultaneous_level(0.95, 0)
+    with pytest.raises(UsageError, match="`level` of one side must lie above 0.5, got 0.5"):
+        stats.one_sided_level(0.5)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Paired tests, multiplicity and rank sets."""
+"""Paired tests."""
 
 import math
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm, permutation_test
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from evalharness import stats
 from evalharness.errors import DataError, UsageError
@@ -66,19 +65,6 @@ def test_sign_flip_of_nothing_is_a_tie_and_nan_is_refused():
         stats.sign_flip([1.0], generator, flips=0)
 
 
-def test_holm_reference_values():
-    np.testing.assert_allclose(stats.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
-
-
-def test_holm_equals_statsmodels_and_leaves_gaps():
-    p = np.random.default_rng(0).random(20) ** 3
-    np.testing.assert_allclose(stats.holm(p), multipletests(p, method="holm")[1])
-    np.testing.assert_allclose(stats.holm([0.01, np.nan, 0.04]), [0.02, np.nan, 0.04])
-    assert stats.holm([]).shape == (0,)
-    with pytest.raises(UsageError, match=r"`p` must lie in \[0, 1\]"):
-        stats.holm([0.5, 1.5])
-
-
 def paired(shift, seed=0, n=300):
     generator = np.random.default_rng(seed)
     first = generator.standard_normal(n) + shift
@@ -101,6 +87,18 @@ def test_paired_p_agrees_with_the_interval():
         assert (got.p < 0.05) == (not got.interval.low <= 0 <= got.interval.high) or abs(got.p - 0.05) < 0.004
 
 
+def test_expanded_p_agrees_with_the_expanded_interval():
+    generator = np.random.default_rng(0)
+    for shift in np.linspace(0.2, 0.9, 15):
+        deltas = shift + 0.25 * generator.standard_normal(4000)
+        got = stats.paired_difference(shift, 0.0, deltas, np.zeros(4000), n=8, expand=True)
+        plain = stats.paired_difference(shift, 0.0, deltas, np.zeros(4000), n=8)
+        assert got.p > plain.p
+        assert (got.p < 0.05) == (got.interval.low > 0) or abs(got.p - 0.05) < 0.002
+    with pytest.raises(UsageError, match="need `n`"):
+        stats.paired_difference(0.1, 0.0, [0.1, 0.2], [0.0, 0.0], expand=True)
+
+
 def test_paired_difference_is_antisymmetric():
     generator = np.random.default_rng(1)
     a, b = generator.standard_normal(500) + 0.2, generator.standard_normal(500)
@@ -119,45 +117,3 @@ def test_undefined_differences_have_no_p_and_lengths_must_agree():
     assert math.isnan(stats.paired_difference(math.nan, 0.5, [0.1, 0.2], [0.1, 0.3]).p)
     with pytest.raises(UsageError, match="must come from the same resamples, got 1 and 2"):
         stats.paired_difference(0.1, 0.2, [0.1], [0.1, 0.2])
-
-
-def test_rank_sets_reference_case():
-    scores = np.array([0.80, 0.78, 0.70])
-    replicates = scores[:, None] + 0.01 * np.random.default_rng(0).standard_normal((3, 40000))
-    assert stats.rank_sets(scores, replicates) == [(1, 2), (1, 2), (3, 3)]
-    assert stats.rank_sets(scores, replicates, higher_is_better=False) == [(2, 3), (2, 3), (1, 1)]
-
-
-def test_rank_sets_use_the_studentised_range():
-    from evalharness.stats._ranks import _studentise
-
-    draws = 0.01 * np.random.default_rng(0).standard_normal((3, 40000))
-    assert np.quantile(_studentise(draws)[1], 0.95) == pytest.approx(2.343701, abs=0.03)
-
-
-def test_rank_sets_of_ties_and_of_certainties():
-    generator = np.random.default_rng(0)
-    draw = generator.standard_normal(500)
-    assert stats.rank_sets([0.5, 0.5], np.stack([draw, draw])) == [(1, 2), (1, 2)]
-    assert stats.rank_sets([0.6, 0.5], np.stack([draw + 0.1, draw])) == [(1, 1), (2, 2)]
-    assert stats.rank_sets([0.6], draw[None]) == [(1, 1)]
-
-
-def test_rank_sets_refuse_gaps():
-    with pytest.raises(UsageError, match="must be finite; leave out models that were not measured"):
-        stats.rank_sets([0.5, np.nan], np.zeros((2, 3)))
-    with pytest.raises(UsageError, match=r"must be \(models, resamples\) for 2 values, got shape \(3, 2\)"):
-        stats.rank_sets([0.5, 0.6], np.zeros((3, 2)))
-
-
-@pytest.mark.slow
-def test_rank_sets_cover_together():
-    generator = np.random.default_rng(0)
-    truth, covered = np.array([0.3, 0.25, 0.2, 0.0]), 0
-    for _ in range(300):
-        values = truth + generator.standard_normal((200, 4))
-        weights = stats.counts(200, 500, generator)
-        replicates = np.stack([stats.mean(values[:, at], weights) for at in range(4)])
-        sets = stats.rank_sets(values.mean(axis=0), replicates)
-        covered += all(low <= rank <= high for rank, (low, high) in zip(range(1, 5), sets, strict=True))
-    assert covered / 300 > 0.92

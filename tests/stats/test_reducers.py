@@ -141,6 +141,73 @@ def test_permutation_and_blocks_change_nothing(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(REFERENCES))
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.float64])
+def test_many_resamples_at_once_equal_one_at_a_time(name, kind):
+    """Many resamples are laid out with rows first, few with resamples first; wide types leave the narrow integer paths."""
+    generator = np.random.default_rng(13)
+    columns = make_columns(KINDS[name], 70, generator)
+    weights = stats.counts(70, 40, generator)
+    got = stats.REDUCERS[name](*columns, weights.astype(kind))
+    expected = [REFERENCES[name](*(np.repeat(column, row) for column in columns)) for row in weights]
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+    np.testing.assert_allclose([stats.REDUCERS[name](*columns, row[None])[0] for row in weights], got, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["spearman", "auc", "average_precision", "median", "macro_f1"])
+def test_counts_too_large_for_narrow_types_stay_exact(name):
+    generator = np.random.default_rng(17)
+    columns = make_columns(KINDS[name], 30, generator)
+    weights = generator.integers(0, 4, (20, 30))
+    if name == "median":
+        weights += weights.sum(axis=1, keepdims=True) % 2 == 0  # whole middles stand for themselves
+        weights[:, 0] += weights.sum(axis=1) % 2 == 0
+        factor = 10**6 + 1
+    else:
+        factor = 10**6
+    np.testing.assert_allclose(stats.REDUCERS[name](*columns, weights * factor), stats.REDUCERS[name](*columns, weights), atol=1e-9)
+
+
+WEIGHTED = {
+    "auc": lambda s, y, w: sk.roc_auc_score(y, s, sample_weight=w),
+    "average_precision": lambda s, y, w: sk.average_precision_score(y, s, sample_weight=w),
+    "balanced_accuracy": lambda y, p, w: sk.balanced_accuracy_score(y, p, sample_weight=w),
+    "macro_f1": lambda y, p, w: sk.f1_score(y, p, average="macro", sample_weight=w),
+    "r2": lambda y, p, w: sk.r2_score(y, p, sample_weight=w),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTED))
+def test_fractions_of_a_row_are_weights_of_scikit_learn(name):
+    generator = np.random.default_rng(19)
+    columns, weights = make_columns(KINDS[name], 60, generator), generator.random((20, 60)) + 0.1
+    expected = [WEIGHTED[name](*columns, row) for row in weights]
+    np.testing.assert_allclose(stats.REDUCERS[name](*columns, weights), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCES))
+def test_one_row_and_all_equal_rows(name):
+    """Equal rows score what one of them scores, or are undefined for both; nothing warns or fails."""
+    for seed in range(6):
+        columns = make_columns(KINDS[name], 1, np.random.default_rng(seed))
+        one = stats.REDUCERS[name](*columns, ones(1))[0]
+        many = stats.REDUCERS[name](*(np.repeat(column, 9) for column in columns), np.vstack([ones(9)] * 20))
+        assert many == pytest.approx(np.full(20, one), nan_ok=True, abs=1e-12)
+
+
+def test_bound_columns_are_prepared_once(monkeypatch):
+    calls = []
+
+    def prepare(values):
+        calls.append(len(values))
+        return lambda weights: weights @ values
+
+    total = stats.make_prepared(prepare)
+    bound = stats.bind_columns(total, np.arange(3.0))
+    assert [bound(np.eye(3)).tolist(), bound(ones(3)).tolist(), calls] == [[0.0, 1.0, 2.0], [3.0], [3]]
+    assert stats.bind_columns(lambda values, weights: weights @ values, np.ones(2))(np.ones((1, 2))).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCES))
 def test_masks_are_subgroups(name):
     generator = np.random.default_rng(7)
     columns, masks = make_columns(KINDS[name], 50, generator), generator.random((3, 50)) < 0.6
