@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from evalharness import stats
 from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing
 from evalharness.joint import Joint
 from evalharness.records import inside
@@ -274,12 +273,13 @@ def _over_domains(
     if clean:
         found = sides.combine([*share, -1.0])
         yield make_metric_record(plan.summary, first, metric, found, statistic="difference", reference=CLEAN, **plain)
-    level = stats.simultaneous_level(LEVEL, len(group))
-    wide = {
-        inside(cell.base["selection"]): estimate_side(metric, side, resampler, level) for cell, side in zip(group, domains, strict=True)
-    }
-    if len(wide) == len(group) and not first.episodic:
-        yield from extreme_records(replace(plan.summary, base=base), first, metric, "domain", wide)
+    names = [inside(cell.base["selection"]) for cell in group]
+    if len(set(names)) == len(group) and not first.episodic:
+
+        def at_level(level: float) -> dict[str, Estimate]:
+            return {name: estimate_side(metric, side, resampler, level) for name, side in zip(names, domains, strict=True)}
+
+        yield from extreme_records(replace(plan.summary, base=base), first, metric, "domain", at_level)
 
 
 def estimate_side(metric: MetricInfo, side: Side, resampler: Resampler, level: float = LEVEL) -> Estimate:

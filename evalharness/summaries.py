@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,16 @@ def group_records(
             yield make_metric_record(plan, items, metric, each, **fields)
         large = [code for code in present if len(parts[code][0].rows) >= FEW_UNITS and math.isfinite(found[code].value)]
         if len(large) > 1:
-            level = stats.simultaneous_level(LEVEL, len(large))
-            wide = {f"{label}={column.names[code]}": estimate_side(metric, parts[code], resampler, level) for code in large}
+            named = {f"{label}={column.names[code]}": parts[code] for code in large}
             null = _permuted(plan, side, metric, np.where(np.isin(codes, large), codes, -1), resampler, label)
-            yield from extreme_records(plan, items, metric, f"group:{label}", wide, null)
+            at_level = partial(_estimate_all, metric, named, resampler, estimate_side)
+            yield from extreme_records(plan, items, metric, f"group:{label}", at_level, null)
+
+
+def _estimate_all(
+    metric: MetricInfo, sides: Mapping[str, list[Items]], resampler: Resampler, estimate_side: EstimateSide, level: float
+) -> dict[str, Estimate]:
+    return {name: estimate_side(metric, side, resampler, level) for name, side in sides.items()}
 
 
 def _too_few(found: Estimate) -> Estimate:
@@ -117,22 +124,24 @@ def extreme_records(
     items: Items,
     metric: MetricInfo,
     over: str,
-    wide: Mapping[str, Estimate],
+    at_level: Callable[[float], Mapping[str, Estimate]],
     null: stats.WorstGroupNull | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the worst of several groups or domains with a bound over all at once, and gap and ratio with the bounds that follow from them.
+    """Yield the worst of several groups or domains with a bound over all at once, and gap and ratio with the bounds that follow from all intervals.
 
-    ``wide`` holds their estimates by name, at the level that :func:`evalharness.stats.simultaneous_level` gives.
+    ``at_level`` gives the estimates of all of them by name at a level.
     """
-    names = list(wide)
-    values = np.array([wide[name].value for name in names])
-    intervals = [wide[name].interval for name in names]
+    low_ends = at_level(stats.one_sided_level(LEVEL))
+    names = list(low_ends)
+    values = np.array([low_ends[name].value for name in names])
     lower_is_worse = metric.higher_is_better is not False
-    worst = stats.worst_group_bound(values, intervals, level=LEVEL, higher_is_better=lower_is_worse)
+    worst = stats.worst_group_bound(values, [low_ends[name].interval for name in names], level=LEVEL, higher_is_better=lower_is_worse)
     low, high = (worst.bound, math.nan) if lower_is_worse else (math.nan, worst.bound)
+    wide = at_level(stats.simultaneous_level(LEVEL, len(names)))
+    intervals = [wide[name].interval for name in names]
     method = f"simultaneous-{intervals[worst.group].method}"
     one = wide[names[worst.group]]
-    bound = Interval(low=low, high=high, level=LEVEL, method=method, n=len(names))
+    bound = Interval(low=low, high=high, level=LEVEL, method=f"one-sided-{intervals[worst.group].method}", n=len(names))
     scope = f"all {over.partition(':')[0]}s at once"
     found = replace(one, interval=bound, scope=scope, status="measured", reason=_worst_reason(len(names), over, null))
     found = found if null is None else replace(found, p=null.p)

@@ -373,10 +373,10 @@ def half_sample(
     high: float | None = None,
     n: int | None = None,
 ) -> Interval:
-    """Return value + quantiles of (replicate - mean of replicates), for statistics of a whole cloud.
+    """Return value ± t · standard deviation of the replicates, for statistics of a whole cloud.
 
     A half drawn without replacement varies about the whole as the whole varies about the truth, and holds no duplicates.
-    Its bias from the smaller n is removed by taking deviations from the replicates' own mean.
+    Its bias from the smaller n is removed by taking deviations from the replicates' own mean; quantiles of so few replicates cover less.
 
     Args:
         value: the statistic on all rows.
@@ -399,8 +399,8 @@ def half_sample(
     kept = _defined(replicates)
     bounds = (math.nan, math.nan)
     if kept is not None and math.isfinite(value):
-        below, above = np.quantile(kept - kept.mean(), ((1 - level) / 2, (1 + level) / 2))
-        bounds = (value + float(below), value + float(above))
+        half = _t_quantile((1 + level) / 2, len(kept) - 1) * float(kept.std(ddof=1))
+        bounds = (value - half, value + half)
     size = len(np.atleast_1d(replicates)) if n is None else n
     return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method="half-sample", n=size)
 
