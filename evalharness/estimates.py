@@ -199,6 +199,9 @@ def _interval(metric: MetricInfo, value: float, items: Items, units: int, resamp
     n, clusters = len(items.rows), items.flat_clusters
     if metric.interval == "wilson" and clusters is None:
         return stats.wilson(value * n, n, level)
+    if metric.interval == "wilson":
+        without = stats.leave_one_out("mean", items.columns[metric.columns[0]], clusters=clusters, limit=None)
+        return stats.wilson_effective(value, without, n, level)
     columns = [items.columns[name] for name in metric.columns]
     return make_interval(metric, value, columns, clusters, units, resampler.of(items.rows, clusters), level)
 

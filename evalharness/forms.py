@@ -5,8 +5,11 @@ The choices come from simulation: ``docs/coverage.md`` shows what each covers, a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from evalharness import stats
 from evalharness.types import Array, Interval, MetricInfo
@@ -17,17 +20,18 @@ JACKKNIFE_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Hold one way of making an interval: ``jackknife``, ``fisher`` (the same on the scale of Fisher's z), or a method of the bootstrap."""
+    """Hold one way of making an interval: ``jackknife``, ``fisher`` (the same on the scale of Fisher's z), ``studentised``, or a method of the bootstrap."""
 
     method: str
     expand: bool = False
 
 
 _JACKKNIFE, _FISHER = Form("jackknife"), Form("fisher")
+_STUDENTISED = Form("studentised")
 _PERCENTILE, _BCA, _BASIC, _SE = Form("percentile", True), Form("bca", True), Form("basic", True), Form("se")
 _FORMS: dict[str, tuple[Form, Form]] = {  # with fewer than thirty units, and with more
-    "mean": (_JACKKNIFE, _BCA),
-    "ratio": (_PERCENTILE, _PERCENTILE),
+    "mean": (_BCA, _BCA),  # of values between bounds that are often reached, as nDCG; others see below
+    "ratio": (_STUDENTISED, _STUDENTISED),
     "median": (_PERCENTILE, _PERCENTILE),
     "quantile": (_PERCENTILE, _PERCENTILE),
     "macro_f1": (_JACKKNIFE, _BASIC),
@@ -39,6 +43,7 @@ _FORMS: dict[str, tuple[Form, Form]] = {  # with fewer than thirty units, and wi
     "r2": (_BCA, _BCA),
     "calibration_error": (_SE, _SE),
 }
+_OPEN_MEAN = (_JACKKNIFE, _STUDENTISED)  # of values without an upper end in practice, as losses
 _OTHERS = (_JACKKNIFE, _PERCENTILE)
 
 
@@ -48,6 +53,8 @@ def choose_form(metric: MetricInfo, units: int) -> Form:
         return _JACKKNIFE
     name = metric.reduce if isinstance(metric.reduce, str) else str(getattr(metric.reduce, "__name__", "")).partition("(")[0]
     few, many = _FORMS.get(name, _OTHERS)
+    if name == "mean" and metric.unit != "fraction":
+        few, many = _OPEN_MEAN
     return few if units < FEW_UNITS else many
 
 
@@ -68,6 +75,11 @@ def make_interval(
         left_out = stats.leave_one_out(reduce, *columns, clusters=clusters, limit=limit)
         transform: Any = "fisher" if form.method == "fisher" else None
         return stats.jackknife_interval(value, left_out, level, transform=transform, **limits)
+    if form.method == "studentised":
+        found = stats.bootstrap_t(resamples, *[column.astype(np.float64) for column in columns], level=level, **limits)
+        if math.isfinite(found.low):
+            return found
+        form = _PERCENTILE  # values that are mostly equal leave too many resamples without an error of their own
     replicates = resamples.apply(reduce, *columns)
     without = stats.leave_one_out(reduce, *columns, clusters=clusters, limit=JACKKNIFE_LIMIT) if form.method == "bca" else None
     method: Any = form.method

@@ -52,7 +52,7 @@ def only(records, **wanted):
 @pytest.mark.parametrize(
     ("reduce", "columns", "many", "few"),
     [
-        ("mean", ("x",), "bootstrap-bca-expanded", "jackknife"),
+        ("mean", ("x",), "bootstrap-bca-expanded", "bootstrap-bca-expanded"),
         ("median", ("x",), "bootstrap-percentile-expanded", "bootstrap-percentile-expanded"),
         ("spearman", ("x", "y"), "bootstrap-bca-expanded", "bootstrap-bca"),
         ("pearson", ("x", "y"), "jackknife-fisher", "jackknife-fisher"),
@@ -80,7 +80,18 @@ def test_proportions_are_wilson_unless_rows_come_in_clusters():
 
     assert estimate_of(ACCURACY, {"hit": hits}).interval.method == "wilson"
     found = estimate_of(ACCURACY, {"hit": hits}, clusters=people)
-    assert (found.interval.method, found.scope, found.n, found.n_units) == ("bootstrap-bca-expanded", "clusters by person", 400, 40)
+    assert (found.interval.method, found.scope, found.n, found.n_units) == ("wilson-effective", "clusters by person", 400, 40)
+
+
+def test_means_without_an_upper_end_are_studentised_unless_most_values_are_equal():
+    loss = MetricInfo(name="log_loss", columns=("loss",), unit="nats", high=math.inf, higher_is_better=False)
+    draw = np.random.default_rng(0)
+    rare = np.zeros(200)
+    rare[0] = 1.0
+
+    assert estimate_of(loss, {"loss": draw.exponential(size=200)}).interval.method == "bootstrap-t"
+    assert estimate_of(loss, {"loss": draw.exponential(size=20)}).interval.method == "jackknife"
+    assert estimate_of(loss, {"loss": rare}).interval.method == "bootstrap-percentile-expanded"
 
 
 def test_fewer_than_five_units_have_no_interval_and_are_listed():
