@@ -53,7 +53,7 @@ def choose_form(metric: MetricInfo, units: int) -> Form:
         return _JACKKNIFE
     name = metric.reduce if isinstance(metric.reduce, str) else str(getattr(metric.reduce, "__name__", "")).partition("(")[0]
     few, many = _FORMS.get(name, _OTHERS)
-    if name == "mean" and metric.unit != "fraction":
+    if name == "mean" and (metric.unit in ("nats", "bits") or not (math.isfinite(metric.low) and math.isfinite(metric.high))):
         few, many = _OPEN_MEAN
     return few if units < FEW_UNITS else many
 
