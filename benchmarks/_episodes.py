@@ -133,8 +133,7 @@ def cloud_settings() -> list[Setting]:
             metric=MetricInfo(name=name, reduce=None, low=-math.inf, high=math.inf, interval="half-sample"),
             truth=uniformity if name == "uniformity" else mean_participation(n),
             draw=partial(draw_cloud, n),
-            rejected=("percentile with duplicates",) if name == "uniformity" else (),
-            others=("t · SD of halves",),
+            rejected=("percentile with duplicates", "quantiles of halves") if name == "uniformity" else ("quantiles of halves",),
             effort=0.6,
         )
         for n in (100, 400)

@@ -213,8 +213,11 @@ def _product_weights(given: Given) -> Interval:
     return stats.bootstrap(given.value, stats.mean(given.columns[0], weights), method="percentile")
 
 
-def _half_spread(given: Given) -> Interval:
-    return stats.half_sample(given.value, given.items.replicates[given.metric.name], method="se")
+def _half_quantiles(given: Given) -> Interval:
+    """Return value + quantiles of half-samples about their mean."""
+    replicates = given.items.replicates[given.metric.name]
+    low, high = given.value + np.quantile(replicates - replicates.mean(), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(low=float(low), high=float(high), level=LEVEL, method="half-quantiles", n=given.n)
 
 
 def _expanded(method: Any) -> Callable[[Given], Interval]:
@@ -267,7 +270,7 @@ FORMS: Mapping[str, Callable[[Given], Interval]] = {
     "percentile within classes": _within_classes("percentile"),
     "basic within classes": _within_classes("basic"),
     "percentile with duplicates": _bootstrap_cloud,
-    "t · SD of halves": _half_spread,
+    "quantiles of halves": _half_quantiles,
     "over episodes": _episodes,
     "by the query's class": _query_class,
     "product weights": _product_weights,

@@ -81,7 +81,7 @@ def mean_settings() -> list[Setting]:
             truth=truth,
             draw=partial(draw, n),
             rejected=few_or_many(n, ("percentile",), ()),
-            others=few_or_many(n, (), ("percentile",)) + ("t on the jackknife", "percentile expanded", "BCa expanded", "studentised"),
+            others=(*few_or_many(n, (), ("percentile",)), "t on the jackknife", "percentile expanded", "BCa expanded", "studentised"),
             effort=1.0 if n < 1000 else 0.5,
         )
         for what, (truth, (low, high), draw, sizes) in MEANS.items()

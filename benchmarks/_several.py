@@ -196,15 +196,16 @@ def group_lines(repeats: int) -> Iterator[Line]:
 def _worst_lines(title: str, sizes: Array, chances: Array, info: MetricInfo, repeats: int) -> Iterator[Line]:
     generator, resamplers = np.random.default_rng([2, *sizes.tolist()]), _resamplers()
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    level = stats.simultaneous_level(LEVEL, len(sizes))
+    simultaneous = stats.simultaneous_level(LEVEL, len(sizes))
     bounded, gaps, bootstrapped, found = np.zeros(2), np.zeros(2), Tally(), 0
     for at in range(repeats):
         hits = (generator.random(len(groups)) < chances[groups]).astype(float)
         pieces = [make_items(values=hits[groups == group]) for group in range(len(sizes))]
-        estimates = [estimate(info, piece, resamplers[at % POOL], level) for piece in pieces]
+        estimates = [estimate(info, piece, resamplers[at % POOL], stats.one_sided_level(LEVEL)) for piece in pieces]
         value = min(each.value for each in estimates)
-        plain = [stats.wilson(hits[groups == group].sum(), int(sizes[group]), stats.one_sided_level(LEVEL)) for group in range(len(sizes))]
-        bounds = np.array([min(each.interval.low for each in estimates), min(each.low for each in plain)])
+        wide = [stats.wilson(each.value * each.n, each.n, simultaneous).low for each in estimates]
+        worst = stats.worst_group_bound([each.value for each in estimates], [each.interval for each in estimates], level=LEVEL)
+        bounds = np.array([worst.bound, min(wide)])
         bounded += bounds <= chances.min()
         gaps += chances.min() - bounds
         resampled = generator.binomial(sizes, [each.value for each in estimates], (2000, len(sizes))) / sizes
@@ -212,7 +213,7 @@ def _worst_lines(title: str, sizes: Array, chances: Array, info: MetricInfo, rep
         if len(set(chances)) == 1:
             found += stats.worst_group_null([hits], groups, "mean", generator, permutations=199).p <= 1 - LEVEL
     size = f"{sizes.min()} to {sizes.max()} items each" if len(set(sizes)) > 1 else f"{sizes[0]} items each"
-    forms = (("lowest of simultaneous bounds", USED), ("lowest of one-sided bounds", "other"))
+    forms = (("lowest of one-sided bounds", USED), ("lowest of simultaneous bounds", "rejected"))
     for place, (form, role) in enumerate(forms):
         width = f"{gaps[place] / repeats:.3f} below"
         yield Line(what=title, size=size, form=form, role=role, right=bounded[place] / repeats, width=width)

@@ -31,35 +31,40 @@ class Comparison:
     high: float
 
 
-def clock(function: Callable[[], Any]) -> float:
-    """Return the seconds of one call, garbage collected beforehand and not within."""
+def clock(function: Callable[[], Any], calls: int = 1) -> float:
+    """Return the processor seconds of one call, the mean of several; garbage is collected beforehand and not within.
+
+    Processor time leaves out what other processes on the machine take; run with OMP_NUM_THREADS=1, or threads are counted each.
+    """
     gc.collect()
     gc.disable()
-    start = time.perf_counter()
-    function()
-    seconds = time.perf_counter() - start
+    start = time.process_time()
+    for _ in range(calls):
+        function()
+    spent = time.process_time() - start
     gc.enable()
-    return seconds
+    return spent / calls
 
 
 def compare(ours: Callable[[], Any], theirs: Callable[[], Any], *, turns: int = 7, theirs_scale: float = 1.0, seed: int = 0) -> Comparison:
     """Time two functions in turn after one warm-up of each.
 
     Args:
-        ours: what should be faster.
+        ours: what should be faster; called several times a turn where it takes less than a third of a second.
         theirs: what it is compared with.
-        turns: how often each runs; who goes first alternates.
+        turns: how often each side has its turn; who goes first alternates.
         theirs_scale: what one call of theirs must be multiplied by, where it does a part of the work; say so in the table.
         seed: of the bootstrap over turns.
     """
-    ours()
+    calls = max(1, min(10, round(0.3 / max(clock(ours), 1e-3))))
     theirs()
     times: dict[int, list[float]] = {0: [], 1: []}
     for turn in range(turns):
         for side in (turn % 2, 1 - turn % 2):
-            times[side].append(clock((ours, theirs)[side]) * (1.0, theirs_scale)[side])
+            times[side].append(clock(ours, calls) if side == 0 else clock(theirs) * theirs_scale)
     mine, others = np.array(times[0]), np.array(times[1])
     draws = np.random.default_rng(seed).integers(0, turns, (4000, turns))
+    # Turns are drawn whole, since what slows the machine slows both sides of a turn.
     ratios = np.median(others[draws], axis=1) / np.median(mine[draws], axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975])
     ratio = float(np.median(others) / np.median(mine))

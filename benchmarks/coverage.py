@@ -107,7 +107,11 @@ def better_forms(lines: list[Line]) -> list[list[str]]:
         used = next((line for line in members if line.role == USED and line.aim > 0.5), None)
         if used is None or used.right >= GOOD:
             continue
-        others = [line for line in members if line.role == "other" and used.right + BETTER <= line.right and _moderate(line)]
+        others = [
+            line
+            for line in members
+            if line.role == "other" and abs(line.right - line.aim) + BETTER <= used.aim - used.right and _moderate(line)
+        ]
         if others:
             best = min(others, key=lambda line: abs(line.right - line.aim))
             rows.append([used.what, used.size, f"{used.form} {used.right:.3f}", f"{best.form} {best.right:.3f}", best.width])

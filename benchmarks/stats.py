@@ -177,7 +177,7 @@ def main() -> None:
             "",
             f"`python benchmarks/stats.py` on {machine()}",
             "",
-            "Both sides take turns in one process and draw their own resamples; results are asserted equal first.",
+            "Both sides take turns in one process and draw their own resamples; results are asserted equal first; times are of the processor.",
             "A target is met where the lower end of the interval of the ratio of medians reaches 0.9 of it.",
             "",
             table(header, rows),

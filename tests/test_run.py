@@ -25,7 +25,15 @@ def test_a_plain_run_writes_records_units_rows_and_outcomes(run_tasks, write_tas
 
     assert outcome.report.counts == {"measured": 1}
     (run,) = read(tmp_path / "out").runs
-    assert {path.name for path in run.folder.iterdir()} == {"run.json", "planned.jsonl", "costs.jsonl", "records.jsonl", "units.jsonl", "rows", "outcomes"}
+    assert {path.name for path in run.folder.iterdir()} == {
+        "run.json",
+        "planned.jsonl",
+        "costs.jsonl",
+        "records.jsonl",
+        "units.jsonl",
+        "rows",
+        "outcomes",
+    }
     (record,) = [record for record in run.records if record["main"]]
     assert record["value"] > 0.7
     assert record["low"] < record["value"] < record["high"]

@@ -369,21 +369,19 @@ def half_sample(
     replicates: Any,
     level: float = 0.95,
     *,
-    method: Literal["quantile", "se"] = "quantile",
     low: float | None = None,
     high: float | None = None,
     n: int | None = None,
 ) -> Interval:
-    """Return value + quantiles of (replicate - mean of replicates), for statistics of a whole cloud.
+    """Return value ± t · standard deviation of the replicates, for statistics of a whole cloud.
 
     A half drawn without replacement varies about the whole as the whole varies about the truth, and holds no duplicates.
-    Its bias from the smaller n is removed by taking deviations from the replicates' own mean.
+    Its bias from the smaller n is removed by taking deviations from the replicates' own mean; quantiles of so few replicates cover less.
 
     Args:
         value: the statistic on all rows.
         replicates: (R,) the statistic on random halves.
         level: the confidence level, a fraction.
-        method: ``quantile``, for some hundred halves or more, or ``se``: value ± t · standard deviation, which covers better with fewer.
         low: the least value that the statistic can take, to clip the bounds; None for none.
         high: the largest.
         n: the number of units to state; default the number of replicates.
@@ -392,25 +390,19 @@ def half_sample(
         The interval; NaN bounds where it is undefined or all replicates are equal.
 
     Raises:
-        UsageError: ``level`` is outside (0, 1), or the method is unknown.
+        UsageError: ``level`` is outside (0, 1).
 
     Source:
         Politis, Romano & Wolf 1999 (subsampling with b = n/2, where the finite-population factor is 1).
     """
     check_level(level)
-    if method not in ("quantile", "se"):
-        raise UsageError(f"`method` must be `quantile` or `se`, got {method!r}")
     kept = _defined(replicates)
     bounds = (math.nan, math.nan)
-    if kept is not None and math.isfinite(value) and method == "se":
+    if kept is not None and math.isfinite(value):
         half = _t_quantile((1 + level) / 2, len(kept) - 1) * float(kept.std(ddof=1))
         bounds = (value - half, value + half)
-    elif kept is not None and math.isfinite(value):
-        below, above = np.quantile(kept - kept.mean(), ((1 - level) / 2, (1 + level) / 2))
-        bounds = (value + float(below), value + float(above))
     size = len(np.atleast_1d(replicates)) if n is None else n
-    name = "half-sample" if method == "quantile" else "half-sample-se"
-    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method=name, n=size)
+    return Interval(low=_clip(bounds[0], low, high), high=_clip(bounds[1], low, high), level=level, method="half-sample", n=size)
 
 
 def simultaneous_level(level: float, groups: int) -> float:

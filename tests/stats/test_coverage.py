@@ -95,6 +95,30 @@ def test_areas_under_the_curve(what, size):
         assert found["percentile"] < 0.91
 
 
+@pytest.mark.parametrize(
+    ("section", "what", "size"),
+    [
+        ("Means", "mean in [0, 1], many ones", 10),
+        ("Clusters", "clustered hits", 5),
+        ("Ratios and quantiles", "ratio of sums", 20),
+        ("Ratios and quantiles", "quantile 0.5, exponential", 20),
+        ("Classes", "balanced accuracy, 77 classes", 300),
+        ("Classes", "macro-F1, 5 classes", 29),
+        ("AUC and average precision", "AUC 0.9", 20),
+        ("AUC and average precision", "average precision", 25),
+        ("Correlations", "Spearman 0.6", 10),
+        ("Correlations", "Pearson 0.6", 10),
+        ("Correlations", "Pearson, skewed", 20),
+        ("R2", "R2 0.6", 20),
+        ("Calibration", "calibration error 0.1", 300),
+    ],
+)
+def test_where_a_common_form_would_cover_too_little(section, what, size):
+    from benchmarks._settings import SECTIONS
+
+    assert cover(SECTIONS[section], what, size, repeats=500)["used"] >= LEAST
+
+
 @pytest.mark.parametrize("classes", [20, 242])
 def test_few_shot_by_class(classes):
     from benchmarks._episodes import episode_settings
