@@ -186,7 +186,7 @@ def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:
     """Return one of the records of a cell that stands under several suites, of a suite that both share where there is one."""
     measured = [record for record in side if record["value"] is not None]
     shared = {record["suite"] for record in other if record["value"] is not None}
-    return next((record for record in measured if record["suite"] in shared), measured[0])
+    return next((record for record in measured if record["suite"] in shared), measured[-1])
 
 
 # --- one pair of records ------------------------------------------------------------------------------------------
@@ -287,7 +287,8 @@ def paired_test(joint: Joint, factors: Sequence[float], generator: np.random.Gen
             _t_test(float(weights @ joint.values), error, joint.units - 1),
             error,
         )
-    found = stats.paired_difference(float(weights @ joint.values), 0.0, weights @ joint.replicates, np.zeros(joint.replicates.shape[1]))
+    deltas = weights @ joint.replicates
+    found = stats.paired_difference(float(weights @ joint.values), 0.0, deltas, np.zeros(len(deltas)), n=joint.units, expand=True)
     return "paired bootstrap", found.p, error
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from evalharness.across import AcrossPlan, CellResult, least_items
 from evalharness.errors import StoreError
 from evalharness.estimates import Items, Resampler, restore_items
-from evalharness.facts import read_metric
+from evalharness.facts import describe_metric, read_metric
 from evalharness.grouping import cluster_codes, group_columns
 from evalharness.records import CELL_FIELDS, is_across
+from evalharness.store.files import read_lines
 from evalharness.store.results import ResultsReader, RowSet, RunFolder, read_rows
 from evalharness.summaries import SummaryPlan
 from evalharness.types import Array, Column, MetricInfo
@@ -55,6 +56,12 @@ class Evidence:
                 newest.setdefault((record["suite"], record["unit"]), []).append(record)
             self._records |= newest
         self._items: dict[str, dict[str, Items]] = {}
+        self.planned: dict[tuple[str | None, str], Line] = {
+            (line.get("suite"), line["unit"]): line
+            for run in self.reader.runs
+            for line in read_lines(run.folder / "planned.jsonl")
+            if isinstance(line, dict) and "unit" in line
+        }
 
     # --- units ----------------------------------------------------------------------------------------------------
 
@@ -103,6 +110,23 @@ class Evidence:
             return tuple(self._registry().get("evaluator", evaluator).metrics)
         except EvalHarnessError:
             return ()
+
+    def plugin_metrics(self, record: Record) -> set[str]:
+        """Return the names of the metrics of a record's evaluator that only its plugin can compute."""
+        facts = self._facts(record, "evaluators", record["evaluator"])
+        return {each["name"] for each in facts["metrics"] if str(each["reduce"]).startswith("*")}
+
+    def foreign_metrics(self) -> list[str]:
+        """Return where a run describes the metrics of an evaluator that is at hand otherwise than it does itself."""
+        found = {}
+        for run in self.reader.runs:
+            for name, facts in run.settings.get("evaluators", {}).items():
+                here = {metric.name: metric for metric in self._plugin_metrics(name)}
+                there = {each["name"]: each for each in facts["metrics"]}
+                same = set(here) == set(there) and all(there[metric] == describe_metric(here[metric]) for metric in here)
+                if here and not same:
+                    found[name] = f"it describes the metrics of `{name}` otherwise than the evaluator here does"
+        return list(found.values())
 
     def metric(self, record: Record) -> MetricInfo:
         """Return a record's metric.
@@ -196,6 +220,8 @@ class Evidence:
                 raise StoreError(f"`{record['task']}` of `{record['encoder']}` has no items of variant `{variant}`")
             return Basis(metric=metric, pieces=[items[variant]], weights=[1.0])
         over = str(record["over"] or "").partition(":")[0]
+        if "members" not in self.line(record["suite"], record["unit"]):
+            raise StoreError(f"a {record['statistic']} over {record['over']} is not compared item by item")
         cells = self.cells(record["suite"], record["unit"])
         if over == "draw" and record["statistic"] == "mean":
             pieces = [cell.items[variant] for cell in _matching(cells, record, "fit", prefix=f"{record['fit']}/")]
@@ -257,7 +283,7 @@ class Evidence:
             metrics=self.metrics(record),
             main_metrics=frozenset(names),
             params={name: value for name, value in (record["params"] or {}).items() if name != "variant"},
-            main_cell=any(each["main"] for each in self.records_of(record["suite"], record["unit"])) and not across,
+            main_cell=bool(self.planned.get((record["suite"], record["unit"]), {}).get("main")) and not across,
             main_metric=task["main_metric"],
             main_variant=task["main_variant"],
             groups=groups,

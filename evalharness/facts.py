@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evalharness.keys import plain
+from evalharness.keys import plain, strict
 from evalharness.plan import Plan, TaskPlan, UnitPlan
 from evalharness.planner import main_over_cells
 from evalharness.pools import TaskData
@@ -23,7 +23,7 @@ from evalharness.types import EvaluatorSpec, MetricInfo
 if TYPE_CHECKING:
     from evalharness.session import Settings
 
-FORMAT = 3
+FORMAT = 4
 _METRIC_FIELDS = ("name", "columns", "low", "high", "unit", "higher_is_better", "chance", "interval")
 
 
@@ -90,10 +90,12 @@ def _task_facts(plan: TaskPlan) -> dict[str, Any]:
 
 
 def _evaluator_facts(spec: EvaluatorSpec) -> dict[str, Any]:
-    metrics = [
-        {**{name: _strict(getattr(metric, name)) for name in _METRIC_FIELDS}, "reduce": reducer_name(metric)} for metric in spec.metrics
-    ]
-    return {"main": spec.main, "metrics": metrics}
+    return {"main": spec.main, "metrics": [describe_metric(metric) for metric in spec.metrics]}
+
+
+def describe_metric(metric: MetricInfo) -> dict[str, Any]:
+    """Return what is said of a metric, as JSON gives it back."""
+    return {**{name: _strict(getattr(metric, name)) for name in _METRIC_FIELDS}, "reduce": reducer_name(metric)}
 
 
 def _strict(value: Any) -> Any:
@@ -120,6 +122,24 @@ def read_metric(facts: Mapping[str, Any], known: Sequence[MetricInfo] = ()) -> M
     return MetricInfo(**{**fields, "columns": tuple(facts["columns"])}, reduce=reduce)
 
 
+PLANNED_FIELDS = (
+    "task_version",
+    "dataset",
+    "dataset_fingerprint",
+    "split",
+    "selection",
+    "fit",
+    "target",
+    "shift",
+    "shift_kind",
+    "severity",
+    "codec",
+    "evaluator",
+    "layer",
+    "seed",
+)
+
+
 def planned_lines(plan: Plan) -> list[dict[str, Any]]:
     """Return a line a planned unit: what a complete run holds, and which rows each must have scored."""
     cells = [
@@ -131,6 +151,8 @@ def planned_lines(plan: Plan) -> list[dict[str, Any]]:
             "alias": unit.cell.alias,
             "fingerprint": plan.tasks[unit.task].data.fingerprint,
             "rows": _planned_rows(unit, plan.tasks[unit.task].data),
+            "main": unit.main,
+            "cell": {name: strict(unit.base.get(name)) for name in PLANNED_FIELDS} | {"params": strict(dict(unit.cell.params))},
         }
         for unit in plan.units
     ]
@@ -141,7 +163,7 @@ def planned_lines(plan: Plan) -> list[dict[str, Any]]:
             "task": unit.task,
             "encoder": unit.encoder,
             "alias": unit.alias,
-            "members": len(unit.members),
+            "members": [member.key for member in unit.members],
         }
         for unit in plan.across
     ]

@@ -15,6 +15,7 @@ from evalharness import stats
 from evalharness.types import Array, Interval, MetricInfo
 
 FEW_UNITS = 30
+TEN_UNITS = 10
 JACKKNIFE_LIMIT = 500
 
 
@@ -43,7 +44,7 @@ _FORMS: dict[str, tuple[Form, Form]] = {  # with fewer than thirty units, and wi
     "r2": (_BCA, _BCA),
     "calibration_error": (_SE, _SE),
 }
-_OPEN_MEAN = (_JACKKNIFE, _STUDENTISED)  # of values without an upper end in practice, as losses
+_OPEN_MEAN = (_JACKKNIFE, _STUDENTISED)  # of values without an upper end in practice, as losses; ten units are enough
 _OTHERS = (_JACKKNIFE, _PERCENTILE)
 
 
@@ -54,7 +55,7 @@ def choose_form(metric: MetricInfo, units: int) -> Form:
     name = metric.reduce if isinstance(metric.reduce, str) else str(getattr(metric.reduce, "__name__", "")).partition("(")[0]
     few, many = _FORMS.get(name, _OTHERS)
     if name == "mean" and (metric.unit in ("nats", "bits") or not (math.isfinite(metric.low) and math.isfinite(metric.high))):
-        few, many = _OPEN_MEAN
+        return _OPEN_MEAN[units >= TEN_UNITS]
     return few if units < FEW_UNITS else many
 
 

@@ -147,12 +147,12 @@ class _Headline:
     def _row(self, encoder: str, tasks: Sequence[str], found: dict[str, Score], rank: RankSet | None) -> BoardRow:
         main = [found.get(task) for task in tasks]
         bad = [
-            f"{task}: {score.reason or score.status.replace('_', ' ')}"
+            (task, score.reason or score.status.replace("_", " "))
             for task, score in zip(tasks, main, strict=True)
             if score and score.status != "measured"
         ]
         lacking = [task for task, score in zip(tasks, main, strict=True) if score is None]
-        reason = "; ".join(bad + ([f"not run: {', '.join(lacking)}"] if lacking else [])) or None
+        reason = "; ".join([*_by_reason(bad), *([f"not run: {', '.join(lacking)}"] if lacking else [])]) or None
         return BoardRow(encoder=encoder, scores=found, ranked=reason is None, reason=reason, rank=None if reason else rank)
 
     def _order(self, row: BoardRow, tasks: Sequence[str]) -> float:
@@ -195,7 +195,7 @@ class _Headline:
         ]
         if self._ranking is not None:
             notes += [f"{task}: no rank sets, {reason}" for task, reason in self._ranking.reasons().items() if task in tasks]
-        notes += [f"{row.encoder} is not ranked: {row.reason}" for row in rows if not row.ranked]
+        notes += _by_reason([(row.encoder, str(row.reason)) for row in rows if not row.ranked], " is not ranked: ", " are not ranked: ")
         return [*notes, *self._flags(tasks)]
 
     def _permutation_notes(self, tasks: Sequence[str], columns: Mapping[str, str]) -> list[str]:
@@ -339,6 +339,14 @@ class _Headline:
         plain = (each for each in self._records if each["reference"] is None and each["over"] is None and each["fit"] in fits)
         own = next((each for each in plain if all(each[name] == record[name] for name in axes)), None)
         return {**record, "unit_of_cell": None if own is None else own["unit"]}
+
+
+def _by_reason(pairs: Sequence[tuple[str, str]], one: str = ": ", several: str = ": ") -> list[str]:
+    """Return one text for each reason, with all that it holds for."""
+    found: dict[str, list[str]] = {}
+    for name, reason in pairs:
+        found.setdefault(reason, []).append(name)
+    return [f"{', '.join(names)}{one if len(names) == 1 else several}{reason}" for reason, names in found.items()]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -134,6 +134,8 @@ class Joint:
             return replace(estimate, status="insufficient", reason="undefined on these items")
         if self.episodic:
             return self._combine_episodes(factors, value, level)
+        if self.metric.reduce == "calibration_error" and not _is_contrast(factors):
+            return replace(estimate, reason="a mean of calibration errors, which chance alone raises, has no interval")
         if self.units < NO_INTERVAL:
             few = f"{self.units} independent units: too few for an interval"
             return replace(estimate, status="insufficient", reason=few)
@@ -168,8 +170,7 @@ class Joint:
             # The basic form of a difference goes with the p value of `stats.paired_difference`, which inverts it.
             contrast = _is_contrast(factors)
             method = "basic" if self.metric.reduce == "macro_f1" or contrast else "percentile"
-            expand = self.metric.reduce == "mean" or not contrast
-            found = stats.bootstrap(value, factors @ self.replicates, method=method, level=level, n=self.units, expand=expand, **limits)  # type: ignore[arg-type]
+            found = stats.bootstrap(value, factors @ self.replicates, method=method, level=level, n=self.units, expand=True, **limits)  # type: ignore[arg-type]
         return replace(found, method=f"{name}-{found.method}")
 
     def _newcombe(self, factors: Array) -> bool:

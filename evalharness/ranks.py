@@ -81,8 +81,8 @@ def tell_apart(
         return None
     plain = not joint.episodic and (joint.units >= FEW_UNITS or joint.metric.reduce is None)
     replicates = sign * (weights @ joint.replicates) if plain else np.empty((len(labels), 0))
-    replicates = replicates[:, np.isfinite(replicates).all(axis=0)]
-    errors = stats.pairwise(values, replicates).error if replicates.shape[1] else _errors(joint, weights)
+    known = _finite(replicates)
+    errors = stats.pairwise(values, known).error if known.shape[1] else _errors(joint, weights)
     return TaskRanks(
         labels=list(labels),
         values=values,
@@ -148,9 +148,14 @@ def _episode_error(joint: Joint, delta: Array) -> float:
     return (interval.high - interval.low) / 2 / float(stdtrit(joint.units - 1, (1 + LEVEL) / 2))
 
 
+def _finite(replicates: Array) -> Array:
+    """Return the resamples in which every encoder has a value."""
+    return np.asarray(replicates[:, np.isfinite(replicates).all(axis=0)])
+
+
 def _sets(labels: Sequence[str], values: Array, replicates: Array, errors: Array, degrees: float, level: float) -> dict[str, RankSet]:
-    if replicates.shape[1]:
-        found = stats.rank_sets(values, replicates, level)
+    if _finite(replicates).shape[1] > 1:
+        found = stats.rank_sets(values, _finite(replicates), level)
     else:
         found = stats.rank_sets_from_errors(values, errors, _critical(len(values), degrees, level))
     return dict(zip(labels, found, strict=True))
@@ -227,10 +232,14 @@ def rank_suite(ranks: Mapping[str, TaskRanks], tasks: Sequence[str]) -> SuiteRan
     replicates = np.empty((len(labels), 0))
     if width:
         replicates = np.mean([ranks[task].replicates[at, :width] for task, at in zip(tasks, places, strict=True)], axis=0)
-        errors = stats.pairwise(values, replicates).error
+        errors = stats.pairwise(values, _finite(replicates)).error
     else:
-        squares = [np.square(ranks[task].errors[np.ix_(at, at)]) for task, at in zip(tasks, places, strict=True)]
-        errors = np.sqrt(np.sum(squares, axis=0)) / len(tasks)
+        # Tasks over the same data may err together: their errors add, those of other data add as squares.
+        together: dict[str, Array] = {}
+        for task, at in zip(tasks, places, strict=True):
+            known = ranks[task].shared or task
+            together[known] = together.get(known, 0.0) + ranks[task].errors[np.ix_(at, at)]
+        errors = np.sqrt(np.sum([np.square(each) for each in together.values()], axis=0)) / len(tasks)
     degrees = min(ranks[task].degrees for task in tasks)
     sets = _sets(labels, values, replicates, errors, degrees, LEVEL)
     means = {label: _interval(values[at], replicates[at]) for at, label in enumerate(labels)}
@@ -241,5 +250,5 @@ def _interval(value: float, replicates: Array) -> tuple[float, float, float]:
     """Return a mean with the bounds of its replicates, NaN where there are none."""
     if not len(replicates):
         return float(value), math.nan, math.nan
-    interval = stats.bootstrap(float(value), replicates, method="percentile", level=LEVEL)
+    interval = stats.bootstrap(float(value), replicates[np.isfinite(replicates)], method="percentile", level=LEVEL)
     return float(value), interval.low, interval.high

@@ -175,6 +175,8 @@ class Registry:
                     raise PluginError(
                         f"plugin `{plugin.name}` ({plugin.origin}): expected {KINDS[kind].__name__} from `evalharness_{kind}s`, got {type(spec).__name__}"
                     )
+                if not spec.name.isprintable():
+                    raise PluginError(f"{kind} {spec.name!r} of plugin `{plugin.name}`: a name must be printable, without line breaks")
                 if spec.name in specs:
                     other = self._owner[kind, spec.name]
                     raise PluginError(

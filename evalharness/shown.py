@@ -11,6 +11,7 @@ from evalharness.records import inside
 
 Record = Mapping[str, Any]
 COMPARED = ("task_version", "dataset", "dataset_fingerprint", "split", "selection", "seed", "protocols")
+_SAME_CELL = ("evaluator", "metric", "params", "fit", "target", "shift", "severity", "codec", "statistic", "over")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Re
 
 def version_of(record: Record) -> str:
     """Return what must agree for rows of one task to stand in one column, or to be compared."""
-    return canonical([field_of(record, name) for name in COMPARED])
+    return canonical([field_of(record, name) for name in (*COMPARED, *_SAME_CELL)])
 
 
 def field_of(record: Record, name: str) -> Any:

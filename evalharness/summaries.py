@@ -144,19 +144,26 @@ def extreme_records(
     bound = Interval(low=low, high=high, level=LEVEL, method=f"one-sided-{intervals[worst.group].method}", n=len(names))
     scope = f"all {over.partition(':')[0]}s at once"
     found = replace(one, interval=bound, scope=scope, status="measured", reason=_worst_reason(len(names), over, null))
+    if not math.isfinite(worst.bound):
+        found = replace(
+            found, reason=f"no bound over {len(names)} {over.partition(':')[0]}s: one of them has too few units, or does not vary"
+        )
     found = found if null is None else replace(found, p=null.p)
     yield make_metric_record(plan, items, metric, found, statistic="worst", over=over, group=names[worst.group])
     lows, highs = np.array([item.low for item in intervals]), np.array([item.high for item in intervals])
     total, units = sum(each.n for each in wide.values()), sum(each.n_units for each in wide.values())
-    ends = max(0.0, float(lows.max() - highs.min())), float(highs.max() - lows.min())
+    if over.startswith("group:") and items.flat_clusters is not None:
+        units = min(units, len(np.unique(items.flat_clusters)))  # a cluster may stand in several groups
+    known = bool(np.isfinite(lows).all() and np.isfinite(highs).all())
+    unknown = None if known else "a bound is not known: one of them has too few units, or does not vary"
+    ends = (max(0.0, float(lows.max() - highs.min())), float(highs.max() - lows.min())) if known else (math.nan, math.nan)
     gap = Interval(low=ends[0], high=ends[1], level=LEVEL, method=method, n=len(names))
-    spread = Estimate(value=float(np.ptp(values)), interval=gap, scope=scope, n=total, n_units=units)
+    spread = Estimate(value=float(np.ptp(values)), interval=gap, scope=scope, n=total, n_units=units, reason=unknown)
     yield make_metric_record(plan, items, metric, spread, statistic="gap", over=over)
     if metric.low >= 0 and values.max() > 0:
-        share = Interval(
-            low=max(0.0, float(lows.min() / highs.max())), high=_most_even(lows, highs), level=LEVEL, method=method, n=len(names)
-        )
-        even = Estimate(value=float(values.min() / values.max()), interval=share, scope=scope, n=total, n_units=units)
+        sides = (max(0.0, float(lows.min() / highs.max())), _most_even(lows, highs)) if known else (math.nan, math.nan)
+        share = Interval(low=sides[0], high=sides[1], level=LEVEL, method=method, n=len(names))
+        even = Estimate(value=float(values.min() / values.max()), interval=share, scope=scope, n=total, n_units=units, reason=unknown)
         yield make_metric_record(plan, items, metric, even, statistic="ratio", over=over)
 
 

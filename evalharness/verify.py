@@ -19,7 +19,7 @@ from evalharness.facts import FORMAT, find_versions
 from evalharness.invariants import broken_invariants, out_of_range
 from evalharness.records import FIELDS, record_key, score_digest
 from evalharness.shown import Record, label_of
-from evalharness.store.files import read_json, read_lines, torn_lines
+from evalharness.store.files import read_json, torn_lines
 from evalharness.store.results import RunFolder, StoredOutcome, beside_columns, row_set_digest
 from evalharness.store.views import rows_digest
 from evalharness.summaries import summarise
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-6
 STATUSES = {"measured", "not_measured", "not_applicable", "not_converged", "insufficient", "undecided", "suspect", "failed"}
 STATISTICS = {"value", "difference", "ratio", "worst", "gap", "mean", "slope", "spread"}
-_EQUAL = ("level", "method", "scope", "n", "n_units", "status", "higher_is_better", "main")
+_EQUAL = ("level", "method", "scope", "n", "n_units", "status", "reason", "higher_is_better", "main")
 _CLOSE = ("value", "low", "high", "p")
 _TYPES = {
     "value": (int, float),
@@ -124,6 +124,8 @@ class _Verifier:
             self._check_unit(suite, key)
             self._evidence.forget()
         records = [record for suite, key in units for record in self._evidence.records_of(suite, key)]
+        for message in self._evidence.foreign_metrics():
+            self._fault("metrics", "run.json", message)
         for check, index, message in broken_invariants(records):
             self._blame(records[index], check, message)
         verdicts = [self._verdict(record) for record in records]
@@ -197,25 +199,33 @@ class _Verifier:
                 self._fault("record digests", where, "the records are not those that were written")
 
     def _check_plans(self) -> None:
-        """Check that whatever any run planned was finished, in that run or another, on the data planned."""
+        """Check that whatever any run planned was finished, in that run or another, as it was planned."""
         units = set(self._evidence.units())
-        for run in self._evidence.reader.runs:
-            missing = []
-            for line in read_lines(run.folder / "planned.jsonl"):
-                key = (line.get("suite"), line.get("unit"))
-                if key not in units:
-                    missing.append(line)
-                elif "rows" in line:
-                    self._check_planned(key, line)
-            for task, encoder in sorted({(str(line.get("task")), str(line.get("encoder"))) for line in missing}):
-                count = sum(line.get("task") == task and line.get("encoder") == encoder for line in missing)
-                self._fault("completeness", run.folder.name, f"{count} planned units of `{task}` with `{encoder}` are missing")
+        missing: Counter[tuple[str, str]] = Counter()
+        for key, line in self._evidence.planned.items():
+            if key not in units:
+                missing[str(line.get("task")), str(line.get("encoder"))] += 1
+            elif "members" in line:
+                if self._evidence.line(*key).get("members") != line["members"]:
+                    where = f"{line.get('task')} · {line.get('encoder')}"
+                    self._fault("completeness", where, "a unit over several cells has other members than were planned")
+            else:
+                self._check_planned(key, line)
+        for (task, encoder), count in sorted(missing.items()):
+            self._fault("completeness", f"{task} · {encoder}", f"{count} planned units of `{task}` with `{encoder}` are missing")
+        for key in units - set(self._evidence.planned):
+            self._fault("completeness", f"unit {key[1][:12]}", "no run planned it")
 
     def _check_planned(self, key: tuple[str | None, str], planned: Mapping[str, Any]) -> None:
-        for record in self._evidence.records_of(*key):
-            if record["dataset_fingerprint"] != planned["fingerprint"]:
-                self._blame(record, "fingerprints", f"data `{record['dataset_fingerprint']}`, `{planned['fingerprint']}` was planned")
-        line = self._evidence.line(*key)
+        line, records = self._evidence.line(*key), self._evidence.records_of(*key)
+        where = f"{planned['task']} · {planned['encoder']}"
+        if not records:
+            self._fault("completeness", where, "a finished unit has no records")
+        for record in records:
+            for message in _contradictions_of(record, line, planned):
+                self._blame(record, "fingerprints" if "dataset_fingerprint" in message else "plan", message)
+        if any(record["main"] for record in records) != bool(planned.get("main")):
+            self._fault("plan", where, "the mark of the main value stands in another cell than was planned")
         if line["status"] in ("failed", "not_applicable"):
             return
         try:
@@ -223,12 +233,15 @@ class _Verifier:
         except StoreError:
             return  # told with the unit
         for each in items.values():
-            wanted = planned["rows"].get(each.part)
-            if each.item != "episode" and wanted is not None and [len(each.rows), rows_digest(np.sort(each.rows))] not in wanted:
-                where = f"{planned['task']} · {planned['encoder']}"
+            wanted = (planned.get("rows") or {}).get(each.part)
+            if each.item == "episode":
+                continue
+            if wanted is None:
+                self._fault("scored rows", where, f"nothing was planned of part `{each.part}`")
+            elif [len(each.rows), rows_digest(np.sort(each.rows))] not in wanted:
                 sizes = " or ".join(dict.fromkeys(str(size) for size, _ in wanted))
                 message = f"{len(each.rows)} items of part `{each.part}` were stored, others than the {sizes} planned"
-                for record in self._evidence.records_of(*key):
+                for record in records:
                     self._of_record.setdefault(id(record), []).append(Fault(check="scored rows", where=where, message=message))
                 self._fault("scored rows", where, message)
 
@@ -236,12 +249,16 @@ class _Verifier:
 
     def _check_unit(self, suite: str | None, key: str) -> None:
         line, records = self._evidence.line(suite, key), self._evidence.records_of(suite, key)
-        if not records:
-            return
+        if not records and "members" not in line:
+            return  # told with the plan
         try:
             if "members" in line:
-                again = list(across_records(*self._across(suite, key, records[0])))
+                again = list(across_records(*self._across(suite, key, line)))
+                records = [*records]
             elif line["status"] in ("failed", "not_applicable"):
+                for record in records:
+                    if record["value"] is not None or record["status"] != line["status"]:
+                        self._blame(record, "outcomes", f"its unit is recorded as {line['status'].replace('_', ' ')}")
                 return
             else:
                 self._check_outcomes(suite, key, records)
@@ -253,7 +270,12 @@ class _Verifier:
             return
         self._compare(records, again)
 
-    def _across(self, suite: str | None, key: str, record: Record) -> tuple[Any, Any, Any]:
+    def _across(self, suite: str | None, key: str, line: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """Return what the records over several cells were made with; a member's record says what they share."""
+        shared = [record for member in line["members"] for record in self._evidence.records_of(suite, member)]
+        if not shared:
+            raise StoreError("the cells of a unit over several have no records")
+        record = {**shared[0], "unit": key}
         return self._evidence.across_plan(record), self._evidence.cells(suite, key), self._evidence.resampler(record)
 
     def _check_outcomes(self, suite: str | None, key: str, records: Sequence[Record]) -> None:
@@ -311,11 +333,15 @@ class _Verifier:
 
     def _compare(self, records: Sequence[Record], again: Sequence[Record]) -> None:
         made = {record_key(record): record for record in again}
-        known = {metric.name: metric for metric in self._evidence.metrics(records[0])}
+        known = {metric.name: metric for metric in self._evidence.metrics(records[0])} if records else {}
+        strangers = self._evidence.plugin_metrics(records[0]) if records else set()
         for record in records:
             metric = known.get(record["metric"])
             if metric is not None and record["statistic"] == "value" and out_of_range(record, metric.low, metric.high):
                 self._blame(record, "ranges", f"value {_text(record['value'])} outside [{metric.low:g}, {metric.high:g}]")
+            if record["metric"] not in known and record["metric"] not in strangers:
+                self._blame(record, "metrics", "`run.json` does not say how the metric is computed")
+                continue
             if record["metric"] not in known:
                 self._unchecked[id(record)] = f"`{record['metric']}` is computed by a plugin that is not loaded; name it with `-p`"
                 continue
@@ -326,7 +352,7 @@ class _Verifier:
             for message in _differences(record, other):
                 self._blame(record, "values", message)
         for record in made.values():
-            self._fault("completeness", place({**record, "unit": records[0]["unit"]}), "the record is missing")
+            self._fault("completeness", place(record), "the record is missing")
 
 
 def _version_notes(runs: Sequence[RunFolder]) -> list[str]:
@@ -334,6 +360,21 @@ def _version_notes(runs: Sequence[RunFolder]) -> list[str]:
     here = find_versions()
     there = {(name, str(run.settings.get("versions", {}).get(name))) for run in runs for name in ("evalharness", "numpy", "scipy")}
     return [f"made with {name} {version}, checked with {here.get(name)}" for name, version in sorted(there) if version != here.get(name)]
+
+
+def _contradictions_of(record: Record, line: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where a record says something else of its cell than its unit's line, or than the plan."""
+    names = {"task": record["task"], "encoder": label_of(record), "evaluator": record["evaluator"]}
+    for name, value in names.items():
+        if line.get(name) != value:
+            yield f"`{name}` is `{value}`, its unit's line says `{line.get(name)}`"
+    own = {name: value for name, value in (record["params"] or {}).items() if name != "variant"}
+    for name, value in (planned.get("cell") or {}).items():
+        said = own if name == "params" else record[name]
+        if said != value:
+            yield f"`{name}` is `{said}`, `{value}` was planned"
+    if not planned.get("cell"):
+        yield "`planned.jsonl` does not say which cell it is"
 
 
 def _schema_faults(record: Record) -> Iterator[str]:

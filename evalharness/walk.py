@@ -379,6 +379,12 @@ def _stored_columns(items: Items) -> dict[str, Array]:
     return columns
 
 
+def _join_rows(pieces: Sequence[Items]) -> Array:
+    """Return the rows of all folds; episodes, which each fold numbers from 0, are numbered on."""
+    rows = np.concatenate([piece.rows for piece in pieces])
+    return np.arange(len(rows)) if pieces[0].item == "episode" else rows
+
+
 def _merge(pieces: Sequence[Items]) -> Items:
     """Join the folds of one variant: items stand behind one another, whole-cloud statistics are averaged."""
     first = pieces[0]
@@ -389,7 +395,7 @@ def _merge(pieces: Sequence[Items]) -> Items:
         variant=first.variant,
         item=first.item,
         part=first.part,
-        rows=np.concatenate([piece.rows for piece in pieces]),
+        rows=_join_rows(pieces),
         columns={name: np.concatenate([piece.columns[name] for piece in pieces]) for name in first.columns},
         clusters=None if first.clusters is None else np.concatenate([piece.clusters for piece in pieces if piece.clusters is not None]),
         scalars={name: float(np.mean([piece.scalars[name] for piece in pieces])) for name in first.scalars},

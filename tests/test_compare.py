@@ -84,7 +84,7 @@ def test_other_reducers_are_compared_on_paired_resamples(metric):
         second = {"score": gold + 4 * draw.normal(size=400), "gold": target}
     name, p, error = apply_test(info, first, second)
 
-    assert (name, p) == ("paired bootstrap", pytest.approx(2 / 2001))
+    assert (name, p) == ("paired bootstrap", pytest.approx(2 / 2001, rel=0.2))
     assert stats.detectable_difference(error) == pytest.approx((1.959964 + 0.841621) * error, rel=1e-5)
 
 

@@ -197,3 +197,32 @@ def test_the_first_variant_of_another_evaluator_is_shown():
     found = table(record("a", 0.9), *variants, where={"evaluator": "knn"})
 
     assert found.rows[0].scores["t"].value == 0.3
+
+
+def test_the_last_main_record_of_an_encoder_is_its_main_one(run_tasks, write_task, tmp_path):
+    body = "data: {{dataset: toy, target: label}}\nevaluators: {{knn: {{use: knn, k: {k}, main_k: {main}}}}}\nmain: knn.accuracy\n"
+    run_tasks(write_task(body.format(k=[1, 5], main=1)), ["counting", "random-projection?dim=3"])
+    run_tasks(write_task(body.format(k=[3, 5], main=3)), ["counting", "random-projection?dim=3"])
+    (table,) = make_board([tmp_path / "out"]).tables
+
+    assert [row.rank_text for row in table.rows] == ["1", "2"]
+    assert len(table.rows) == 2
+
+
+def test_the_row_that_was_written_last_decides_which_version_is_shown(run_tasks, write_task, tmp_path):
+    body = "data: {dataset: toy, target: label}\nevaluators: {centroid: {use: centroid}}\nmain: centroid.accuracy\n"
+    run_tasks(write_task(body), ["counting", "doubling"])
+    run_tasks(write_task(body), ["counting"], seed=3)
+    (table,) = make_board([tmp_path / "out"]).tables
+
+    assert names(table) == ["counting"]
+    assert "toy-task: 1 rows of another version, data or selection are not shown" in table.notes
+
+
+def test_a_statistic_over_groups_has_no_rank_sets_and_says_so(run_tasks, write_task, tmp_path):
+    body = "data: {dataset: toy, target: label}\nevaluators: {centroid: {use: centroid}}\ngroups: [colour]\nmain: centroid.accuracy\n"
+    run_tasks(write_task(body), ["counting", "doubling"])
+    (table,) = make_board([tmp_path / "out"], where={"statistic": "gap"}).tables
+
+    assert not table.has_ranks
+    assert any("a gap over group:colour is not compared item by item" in note for note in table.notes)

@@ -86,6 +86,15 @@ def test_the_error_of_a_mean_over_tasks_is_the_root_of_the_summed_squares_over_t
     assert found.means["e0"][1] < found.means["e0"][0] < found.means["e0"][2]
 
 
+def test_the_same_few_rows_asked_twice_are_no_more_evidence():
+    draw = np.random.default_rng(0)
+    bases = [basis({"hit": draw.random(20)}) for _ in range(3)]
+    once = ranks_of(bases, shared="data")
+    twice = rank_suite({"a": once, "b": ranks_of(bases, shared="data")}, ["a", "b"])
+
+    assert twice.sets == once.sets()
+
+
 def test_an_encoder_that_lacks_a_task_has_no_mean():
     hits = np.random.default_rng(0).random((3, 300)) < 0.5
     both = ranks_of([basis({"hit": hits[0]}), basis({"hit": hits[1]})])

@@ -90,7 +90,8 @@ def test_means_without_an_upper_end_are_studentised_unless_most_values_are_equal
     rare[0] = 1.0
 
     assert estimate_of(loss, {"loss": draw.exponential(size=200)}).interval.method == "bootstrap-t"
-    assert estimate_of(loss, {"loss": draw.exponential(size=20)}).interval.method == "jackknife"
+    assert estimate_of(loss, {"loss": draw.exponential(size=10)}).interval.method == "bootstrap-t"
+    assert estimate_of(loss, {"loss": draw.exponential(size=9)}).interval.method == "jackknife"
     assert estimate_of(loss, {"loss": rare}).interval.method == "bootstrap-percentile-expanded"
 
 
@@ -150,6 +151,18 @@ def test_the_worst_of_equal_groups_is_no_finding():
     assert worst["p"] > 0.05
     expected = float(worst["reason"].partition("permuted the worst is ")[2].split()[0])
     assert expected == pytest.approx(0.71, abs=0.03)
+
+
+def test_groups_without_bounds_make_no_bound():
+    """A group in which nothing varies has no interval, and none of the bounds over all may be made up."""
+    metric = MetricInfo(name="loss", columns=("loss",), high=2.0, higher_is_better=False)
+    groups = np.repeat(np.arange(2), 100)
+    found = records_of({"loss": np.where(groups == 0, 0.0, np.random.default_rng(0).random(200))}, groups, metric=metric)
+    gap, worst = only(found, statistic="gap"), only(found, statistic="worst")
+
+    assert (gap["low"], gap["high"]) == (None, None)
+    assert (worst["low"], worst["high"]) == (None, None)
+    assert worst["reason"].startswith("no bound over 2 groups")
 
 
 def test_groups_that_are_classes_have_no_permutation_null_and_say_so():

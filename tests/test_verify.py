@@ -132,6 +132,20 @@ def test_honest_results_hold_what_they_claim(honest):
     assert report.counts["unchecked"] == report.counts["fault"] == 0
 
 
+def test_the_command_says_so(honest, cli):
+    found = cli("verify", honest)
+
+    assert found.code == 0
+    assert "0 at fault" in found.out
+
+
+def test_episodes_of_several_folds_are_sound(run_tasks, write_task, tmp_path):
+    body = "data: {dataset: toy, target: label, splits: {folds: 2}}\nevaluators: {few: {use: few-shot, way: 2, shot: [1], query: 5, episodes: 60}}\ncodecs: [float32, int8]\nmain: few.accuracy\n"
+    run_tasks(write_task(body))
+
+    assert verify([tmp_path / "out"]).faults == []
+
+
 def test_results_are_verified_wherever_they_lie_and_merged_with_others(honest, tmp_path):
     shutil.copytree(honest, tmp_path / "elsewhere" / "a")
 
@@ -223,6 +237,87 @@ def change_size(results):
     change_records(results, lambda record: record.update(n=record["n"] + 1), main=True, encoder="counting")
 
 
+def change_unit(results, change, **wanted):
+    path = run_of(results) / "units.jsonl"
+    units = lines_of(path)
+    for unit in units:
+        if all(unit[name] == value for name, value in wanted.items()):
+            change(unit)
+    write_lines(path, units)
+
+
+def main_unit(results):
+    return next(
+        record["unit"] for record in lines_of(run_of(results) / "records.jsonl") if record["main"] and record["encoder"] == "counting"
+    )
+
+
+def call_a_unit_failed(results):
+    change_unit(results, lambda unit: unit.update(status="failed"), unit=main_unit(results))
+    change_records(results, lambda record: record.update(value=0.99, low=0.98, high=1.0), main=True, encoder="counting")
+
+
+def drop_all_records_of_a_unit(results):
+    path, key = run_of(results) / "records.jsonl", main_unit(results)
+    write_lines(path, [record for record in lines_of(path) if record["unit"] != key])
+    mend(results)
+
+
+def drop_records_over_cells(results):
+    path = run_of(results) / "records.jsonl"
+    write_lines(path, [record for record in lines_of(path) if record["reference"] is None])
+    mend(results)
+
+
+def move_the_main_mark(results):
+    change_records(results, lambda record: record.update(main=False), main=True, encoder="counting")
+    change_records(
+        results,
+        lambda record: record.update(main=True),
+        metric="auc",
+        fit="all",
+        codec="float32",
+        shift="clean",
+        group=None,
+        encoder="counting",
+    )
+
+
+def forget_a_metric(results):
+    path = run_of(results) / "run.json"
+    facts = json.loads(path.read_text())
+    facts["evaluators"]["centroid"]["metrics"] = [each for each in facts["evaluators"]["centroid"]["metrics"] if each["name"] != "accuracy"]
+    path.write_text(json.dumps(facts))
+
+
+def call_a_metric_a_plugins(results):
+    path = run_of(results) / "run.json"
+    facts = json.loads(path.read_text())
+    facts["evaluators"]["knn"]["metrics"][0]["reduce"] = "*mean"
+    path.write_text(json.dumps(facts))
+
+
+def shorten_members(results):
+    path = run_of(results) / "units.jsonl"
+    units = lines_of(path)
+    next(unit for unit in units if "members" in unit)["members"].pop()
+    write_lines(path, units)
+
+
+def swap_encoders_in_records(results):
+    names = {"counting": "random-projection?dim=3", "random-projection?dim=3": "counting"}
+    change_records(results, lambda record: record.update(encoder=names[record["encoder"]]))
+
+
+def rename_a_codec(results):
+    change_records(results, lambda record: record.update(codec="int4"), codec="int8", encoder="counting")
+
+
+def forget_planned_rows(results):
+    path = run_of(results) / "planned.jsonl"
+    write_lines(path, [{name: value for name, value in line.items() if name != "rows"} for line in lines_of(path)])
+
+
 TAMPERINGS = [
     (swap_outcomes, {"outcomes"}),
     (drop_hard_items, {"scored rows"}),
@@ -237,6 +332,16 @@ TAMPERINGS = [
     (remove_outcome, {"outcomes"}),
     (exceed_range, {"ranges", "values"}),
     (change_size, {"values"}),
+    (call_a_unit_failed, {"outcomes"}),
+    (drop_all_records_of_a_unit, {"completeness"}),
+    (drop_records_over_cells, {"completeness"}),
+    (move_the_main_mark, {"values"}),
+    (forget_a_metric, {"metrics"}),
+    (call_a_metric_a_plugins, {"metrics"}),
+    (shorten_members, {"completeness"}),
+    (swap_encoders_in_records, {"plan"}),
+    (rename_a_codec, {"plan"}),
+    (forget_planned_rows, {"scored rows"}),
 ]
 
 

@@ -286,7 +286,7 @@ class ResultsReader:
         return {(line.get("suite"), line["unit"]): line for run in self.runs for line in run.units}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the newest record of every key, in order of first appearance.
+        """Return the newest record of every key, in the order in which they were written; of several main records of an encoder and task the last is the main one.
 
         A unit that was done again replaces all records of its cell, also those whose key the new unit no longer has (a failure, another worst group).
         """
@@ -294,9 +294,11 @@ class ResultsReader:
         unit_of: dict[str, str] = {}
         for run in self.runs:
             for record in run.records:
-                newest[record_key(record)] = record
+                key = record_key(record)
+                newest.pop(key, None)  # what was written last stands last
+                newest[key] = record
                 unit_of[cell_key(record)] = record["unit"]
-        return [record for record in newest.values() if unit_of[cell_key(record)] == record["unit"]]
+        return _one_main([record for record in newest.values() if unit_of[cell_key(record)] == record["unit"]])
 
     def has_records(self, key: str) -> bool:
         """Say whether a unit ever wrote a record."""
@@ -338,6 +340,19 @@ class ResultsReader:
             if path.is_file():
                 return read_outcome(path, unit, variant)
         raise StoreError(f"outcome file `{file}` is missing")
+
+
+def _one_main(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Take the mark of the main value from all but the last main record of an encoder, task and limit: a task may have named another cell before."""
+    last = {_main_key(record): at for at, record in enumerate(records) if record["main"]}
+    return [
+        record if not record["main"] or last[_main_key(record)] == at else {**record, "main": False} for at, record in enumerate(records)
+    ]
+
+
+def _main_key(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    limit = str(record["selection"] or "").partition("[limit=")[2]
+    return record["suite"], record["task"], record["encoder"], record["layer"], limit
 
 
 def read_outcome(path: Path, unit: str, variant: str) -> StoredOutcome:
