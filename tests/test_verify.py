@@ -29,7 +29,7 @@ fits: {all: {}, few: {budget: 4/class, draws: 2}}
 evaluators:
   centroid: {use: centroid, fits: [all, few]}
   neighbours: {use: knn, fits: [all], k: [1, 5]}
-  shape: {use: geometry}
+  shape: {use: geometry, rows: 100}
 shifts: {jitter: {use: jitter}}
 codecs: [float32, int8]
 groups: [colour]
