@@ -111,8 +111,11 @@ def _spectra(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _singular_values(rows: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
     import torch
 
+    from evalharness.numerics import one_thread
+
     gram = rows.mT @ rows if rows.shape[-1] <= rows.shape[-2] else rows @ rows.mT
-    squares: torch.Tensor = torch.linalg.eigvalsh(gram)
+    with one_thread():
+        squares: torch.Tensor = torch.linalg.eigvalsh(gram)
     return torch.where((squares > FLOOR * squares[..., -1:]) & (squares > least), squares, 0.0).clamp_min(0).sqrt()
 
 

@@ -17,6 +17,7 @@ from evalharness.numerics._logistic import LogisticPath, logistic_path
 from evalharness.numerics._noise import keyed_normal, keyed_uniform
 from evalharness.numerics._ridge import RidgePath, ridge_path
 from evalharness.numerics._search import top_k
+from evalharness.numerics._threads import one_thread
 
 __all__ = [
     "Episodes",
@@ -32,6 +33,7 @@ __all__ = [
     "keyed_uniform",
     "logistic_path",
     "normalise_rows",
+    "one_thread",
     "participation_ratio",
     "rankme",
     "ridge_path",
