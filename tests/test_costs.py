@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from builders import Noisy
 from torch import nn
 
 from evalharness import EncoderSpec, Identity, evaluate, hookimpl
@@ -33,27 +34,6 @@ main: centroid.accuracy
 """
 SHIFTED = TASK + "shifts: {jitter: {use: jitter}}\n"
 NULLS = ("parameters", "parameters_trainable", "parameters_embedding", "flops_per_item")
-
-
-class Noisy(nn.Module):
-    """An encoder whose vectors depend on every kind of state that a further call could change."""
-
-    dim = 8
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(8))
-        self.norm = nn.BatchNorm1d(8)
-        self.drop = nn.Dropout(0.1)
-        self.torch_draws = torch.Generator().manual_seed(1)
-        self.numpy_draws = np.random.default_rng(1)
-        self.calls = 0
-        self.train()
-
-    def encode(self, batch, *, role="document", layers=None):
-        self.calls += 1
-        noise = torch.randn(8, generator=self.torch_draws) + float(self.numpy_draws.normal()) + float(np.random.normal()) + torch.randn(8)
-        return self.drop(self.norm(batch @ self.weight)) + 0.01 * noise + 0.01 * self.calls
 
 
 class Picky:

@@ -9,31 +9,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from builders import Noisy
 from torch import nn
 
 from evalharness.gauges import PeakMemory, find_weights, leaving_no_trace, measure_flops, measure_parameters, take_items
 from evalharness.types import AudioBatch
-
-
-class Noisy(nn.Module):
-    """An encoder whose vectors depend on every kind of state that a further call could change."""
-
-    dim = 8
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(8))
-        self.norm = nn.BatchNorm1d(8)
-        self.drop = nn.Dropout(0.1)
-        self.torch_draws = torch.Generator().manual_seed(1)
-        self.numpy_draws = np.random.default_rng(1)
-        self.calls = 0
-        self.train()
-
-    def encode(self, batch, *, role="document", layers=None):
-        self.calls += 1
-        noise = torch.randn(8, generator=self.torch_draws) + float(self.numpy_draws.normal()) + float(np.random.normal()) + torch.randn(8)
-        return self.drop(self.norm(batch @ self.weight)) + 0.01 * noise + 0.01 * self.calls
 
 
 def parameters(model):
@@ -49,6 +29,18 @@ def test_a_linear_network_has_the_parameters_and_operations_worked_out_by_hand()
 
 def test_a_convolution_counts_its_products_and_not_its_bias():
     assert measure_flops(nn.Conv2d(3, 8, 3, padding=1), torch.randn(2, 3, 16, 16)) == 221184
+
+
+def test_a_backward_pass_counts_twice_and_once_where_the_input_needs_no_gradient():
+    net, batch = nn.Linear(128, 64), torch.randn(32, 128)
+
+    def train(rows, needed):
+        with torch.enable_grad():
+            net(rows.detach().requires_grad_(needed)).sum().backward()
+
+    forward = measure_flops(net, batch)
+    assert measure_flops(lambda rows: train(rows, True), batch) == 3 * forward
+    assert measure_flops(lambda rows: train(rows, False), batch) == 2 * forward
 
 
 def test_attention_counts_although_its_fused_kernel_would_not():

@@ -7,45 +7,12 @@ import io
 import json
 
 import pytest
+from builders import record
 
 from evalharness.board import Board
 from evalharness.errors import DataError
 from evalharness.leaderboard import board_from_records, make_board
-from evalharness.records import make_record
 from evalharness.shown import number
-
-
-def record(encoder="a", value=0.5, **fields):
-    base = {
-        "suite": "s",
-        "task": "t",
-        "task_version": 1,
-        "encoder": encoder,
-        "dataset_fingerprint": "f",
-        "selection": "test",
-        "shift": "clean",
-        "severity": 0,
-        "codec": "float32",
-        "evaluator": "e",
-        "params": {},
-        "protocols": {"evaluator": "1"},
-        "metric": "accuracy",
-        "statistic": "value",
-        "value": value,
-        "low": None if value is None else value - 0.1,
-        "high": None if value is None else value + 0.1,
-        "level": 0.95,
-        "method": "wilson",
-        "scope": "test items",
-        "n": 100,
-        "n_units": 100,
-        "higher_is_better": True,
-        "main": True,
-        "status": "measured",
-        "seed": 0,
-        "unit": "u",
-    }
-    return make_record(**(base | fields))
 
 
 def table(*records, **options):

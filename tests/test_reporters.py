@@ -10,6 +10,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from builders import record
 
 from evalharness import Identity
 from evalharness.axes import cost_table
@@ -17,46 +18,11 @@ from evalharness.board import Board
 from evalharness.costs import summarise_costs
 from evalharness.headline import Facts
 from evalharness.leaderboard import board_from_records, make_board
-from evalharness.records import make_record
 
 FORMATS = ("table", "markdown", "html", "latex", "csv", "json")
 SCRIPT, MIXED = "<script>alert(1)</script>", 'ünï & "x"'
 ODD = "a_b&c%d#e|f"
 TASK = "data: {dataset: toy, target: label}\nevaluators: {centroid: {use: centroid}}\ngroups: [colour]\nmain: centroid.accuracy\n"
-
-
-def record(encoder="a", value=0.5, **fields):
-    base = {
-        "suite": "s",
-        "task": "t",
-        "task_version": 1,
-        "encoder": encoder,
-        "dataset_fingerprint": "f",
-        "selection": "test",
-        "fit": "all",
-        "shift": "clean",
-        "severity": 0,
-        "codec": "float32",
-        "evaluator": "e",
-        "params": {},
-        "protocols": {"evaluator": "1"},
-        "metric": "accuracy",
-        "statistic": "value",
-        "value": value,
-        "low": None if value is None else value - 0.1,
-        "high": None if value is None else value + 0.1,
-        "level": 0.95,
-        "method": "wilson",
-        "scope": "test items",
-        "n": 100,
-        "n_units": 100,
-        "higher_is_better": True,
-        "main": True,
-        "status": "measured",
-        "seed": 0,
-        "unit": "u",
-    }
-    return make_record(**(base | fields))
 
 
 def failed(encoder, reason, **fields):
