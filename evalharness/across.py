@@ -72,7 +72,7 @@ def _equal(first: Any, second: Any) -> bool:
 def across_records(plan: AcrossPlan, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
     """Yield every record that takes more than one cell of an evaluator."""
     known = [cell for cell in cells if cell.status != "not_applicable"]
-    means = _join_draws(known)
+    means = join_draws(known)
     for metric in plan.summary.metrics:
         if metric.name in plan.summary.main_metrics:
             for among in (known, means):
@@ -92,7 +92,7 @@ def _group(cells: Sequence[CellResult], key: Callable[[CellResult], Any]) -> dic
     return found
 
 
-def _join_draws(cells: Sequence[CellResult]) -> list[CellResult]:
+def join_draws(cells: Sequence[CellResult]) -> list[CellResult]:
     """Return one cell for all draws of each fit, all else equal; it lacks what any draw lacks."""
     drawn = [cell for cell in cells if "/" in str(cell.base["fit"] or "")]
     joined = []

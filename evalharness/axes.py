@@ -7,15 +7,15 @@ from typing import Any
 
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.costs import format_bytes, format_count
-from evalharness.records import inside
-from evalharness.shown import Record, Score, budget_text, label_of, limit_of, score_of
+from evalharness.records import inside, limit_of
+from evalharness.shown import Record, Score, budget_text, is_single, label_of, score_of
 
 BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
 
 
 def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
     """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own."""
-    plain = [record for record in records if _is_plain(record)]
+    plain = [record for record in records if is_single(record)]
     for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
         own = [record for record in plain if (record["suite"] or "", record["task"], limit_of(record)) == key]
         bases = [record for record in own if record["main"] and record["value"] is not None]
@@ -23,12 +23,6 @@ def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
             found = _axis_table(key, own, bases[-1], by)
             if found is not None:
                 yield found
-
-
-def _is_plain(record: Record) -> bool:
-    """Say whether a record is a value of one cell, or what stands for one: the least of several attacks, the mean over draws."""
-    over = str(record["over"] or "").partition(":")[0]
-    return (record["statistic"], over) in (("value", ""), ("value", "attack"), ("mean", "draw"))
 
 
 _KEPT = ("target", "metric", "evaluator", "params", "seed", "task_version", "dataset_fingerprint")

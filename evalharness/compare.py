@@ -15,8 +15,8 @@ from evalharness.estimates import LEVEL, NO_INTERVAL, Estimate, Items, nothing
 from evalharness.evidence import Basis, Evidence
 from evalharness.forms import FEW_UNITS
 from evalharness.joint import Joint
-from evalharness.records import FIELDS
-from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, limit_of, number
+from evalharness.records import FIELDS, limit_of
+from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, number
 from evalharness.types import Array, MetricInfo
 
 ALPHA = 1 - LEVEL

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evalharness.across import AcrossPlan, CellResult, least_items
-from evalharness.errors import StoreError
+from evalharness.across import AcrossPlan, CellResult, join_draws, least_items
+from evalharness.errors import EvalHarnessError, StoreError
 from evalharness.estimates import Items, Resampler, restore_items
 from evalharness.facts import describe_metric, read_metric
 from evalharness.grouping import cluster_codes, group_columns
@@ -102,8 +102,6 @@ class Evidence:
         return [metric for metric in found if metric is not None]
 
     def _plugin_metrics(self, evaluator: str) -> Sequence[MetricInfo]:
-        from evalharness.errors import EvalHarnessError
-
         if self._registry is None:
             return ()
         try:
@@ -224,8 +222,8 @@ class Evidence:
             raise StoreError(f"a {record['statistic']} over {record['over']} is not compared item by item")
         cells = self.cells(record["suite"], record["unit"])
         if over == "draw" and record["statistic"] == "mean":
-            pieces = [cell.items[variant] for cell in _matching(cells, record, "fit", prefix=f"{record['fit']}/")]
-            return Basis(metric=metric, pieces=pieces, weights=[1 / len(pieces)] * len(pieces))
+            side = next(cell for cell in join_draws(cells) if _same(cell, record, _AXES)).side(variant)
+            return Basis(metric=metric, pieces=side, weights=[1 / len(side)] * len(side))
         if over == "attack" and record["statistic"] == "value":
             attacks = str(record["over"]).partition(":")[2].split(",")
             clean = [
@@ -309,11 +307,8 @@ def _resampler(seed: int) -> Resampler:
     return Resampler(seed)
 
 
+_AXES = ("fit", "target", "shift", "severity", "codec", "selection")
+
+
 def _same(cell: CellResult, record: Record, fields: Sequence[str]) -> bool:
     return all(cell.base[name] == record[name] for name in fields)
-
-
-def _matching(cells: Sequence[CellResult], record: Record, field: str, *, prefix: str) -> list[CellResult]:
-    """Return the cells equal to a record in all axes but one, whose value begins with a prefix."""
-    axes = [name for name in ("fit", "target", "shift", "severity", "codec", "selection") if name != field]
-    return [cell for cell in cells if str(cell.base[field]).startswith(prefix) and _same(cell, record, axes)]

@@ -16,6 +16,7 @@ from evalharness.keys import plain, strict
 from evalharness.plan import Plan, TaskPlan, UnitPlan
 from evalharness.planner import main_over_cells
 from evalharness.pools import TaskData
+from evalharness.records import CELL_FIELDS
 from evalharness.registry import Registry
 from evalharness.store.views import rows_digest
 from evalharness.types import EvaluatorSpec, MetricInfo
@@ -122,24 +123,6 @@ def read_metric(facts: Mapping[str, Any], known: Sequence[MetricInfo] = ()) -> M
     return MetricInfo(**{**fields, "columns": tuple(facts["columns"])}, reduce=reduce)
 
 
-PLANNED_FIELDS = (
-    "task_version",
-    "dataset",
-    "dataset_fingerprint",
-    "split",
-    "selection",
-    "fit",
-    "target",
-    "shift",
-    "shift_kind",
-    "severity",
-    "codec",
-    "evaluator",
-    "layer",
-    "seed",
-)
-
-
 def planned_lines(plan: Plan) -> list[dict[str, Any]]:
     """Return a line a planned unit: what a complete run holds, and which rows each must have scored."""
     cells = [
@@ -152,7 +135,7 @@ def planned_lines(plan: Plan) -> list[dict[str, Any]]:
             "fingerprint": plan.tasks[unit.task].data.fingerprint,
             "rows": _planned_rows(unit, plan.tasks[unit.task].data),
             "main": unit.main,
-            "cell": {name: strict(unit.base.get(name)) for name in PLANNED_FIELDS} | {"params": strict(dict(unit.cell.params))},
+            "cell": {name: strict(unit.base.get(name)) for name in CELL_FIELDS} | {"params": strict(dict(unit.cell.params))},
         }
         for unit in plan.units
     ]

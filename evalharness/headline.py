@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from evalharness.board import BoardRow, BoardTable, RankSet, interval_notes, rank_text
-from evalharness.shown import Record, Score, budget_text, domain_of, label_of, limit_of, number, p_text, score_of, version_of
+from evalharness.records import limit_of
+from evalharness.shown import Record, Score, budget_text, domain_of, label_of, number, p_text, score_of, version_of
 
 MAX_TASK_COLUMNS = 5
 MAX_COLUMNS = 8
@@ -320,7 +321,7 @@ class _Headline:
 
     def _cheapest(self, coded: Sequence[Record], margin: float) -> Score | None:
         """Walk from dear to cheap codecs as long as a loss beyond the margin is excluded; the first that is not ends the walk."""
-        sized = [(self._facts.bytes_of.get(record["unit_of_cell"] or ""), record) for record in map(self._with_unit, coded)]
+        sized = [(self._bytes(record), record) for record in coded]
         known = sorted([(size, record) for size, record in sized if size is not None], key=lambda item: -item[0])
         best: Score | None = None
         for size, record in known:
@@ -332,13 +333,13 @@ class _Headline:
         none = Score(value=None, low=None, high=None, n=None, status="undecided", reason="no codec stays within the margin", shown="none")
         return best or (none if known else None)
 
-    def _with_unit(self, record: Record) -> dict[str, Any]:
-        """Return a difference with the unit of the coded cell itself, whose line knows its bytes."""
+    def _bytes(self, record: Record) -> float | None:
+        """Return the bytes a vector of a difference's coded cell, which the cell's own unit knows."""
         axes = [name for name in (*_CELL, "shift", "severity", "selection", "codec") if name != "fit"]
         fits = (record["fit"], f"{record['fit']}/0")  # of a mean over draws each has the same bytes
         plain = (each for each in self._records if each["reference"] is None and each["over"] is None and each["fit"] in fits)
         own = next((each for each in plain if all(each[name] == record[name] for name in axes)), None)
-        return {**record, "unit_of_cell": None if own is None else own["unit"]}
+        return None if own is None else self._facts.bytes_of.get(own["unit"])
 
 
 def _by_reason(pairs: Sequence[tuple[str, str]], one: str = ": ", several: str = ": ") -> list[str]:

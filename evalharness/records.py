@@ -102,6 +102,11 @@ def inside(selection: str | None) -> str:
     return next((part.rstrip("]") for part in (selection or "").split("[")[1:] if not part.startswith("limit=")), "")
 
 
+def limit_of(record: Mapping[str, Any]) -> str:
+    """Return the limit that a record's rows were drawn under, the empty string for none."""
+    return str(record["selection"] or "").partition("[limit=")[2].rstrip("]")
+
+
 def make_record(**fields: Any) -> dict[str, Any]:
     """Return a record with every field, in order; NaN becomes null.
 

@@ -67,12 +67,6 @@ def p_text(value: float) -> str:
     return "<.001" if value < 0.001 else "1" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
 
 
-def limit_of(record: Record) -> str:
-    """Return the limit that a record's rows were drawn under, the empty string for none."""
-    selection = record["selection"] or ""
-    return selection.rpartition("[limit=")[2].rstrip("]") if "[limit=" in selection else ""
-
-
 def label_of(record: Record) -> str:
     """Return how tables name an encoder, its layer with it."""
     return record["encoder"] + (f"@{record['layer']}" if record["layer"] else "")
@@ -113,6 +107,11 @@ _FOLLOWS = {"evaluator": {"params", "fit"}, "shift": {"severity", "selection"}, 
 _SINGLE = (("value", ""), ("value", "attack"), ("mean", "draw"))
 
 
+def is_single(record: Record) -> bool:
+    """Say whether a record is a value of one cell, or what stands for one: the least of several attacks, the mean over draws."""
+    return (record["statistic"], str(record["over"] or "").partition(":")[0]) in _SINGLE
+
+
 def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Record]:
     """Return the main records, or with ``where`` the nearest to each main one that matches: axes not named, and not following from those, are the same."""
     mains = [record for record in records if record["main"]]
@@ -124,7 +123,7 @@ def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Re
         strict = [name for name in (*_STRICT, *_PREFERRED[:-2]) if name not in loose]
         nearest = [record for record in records if all(record[name] == main[name] for name in strict) and matches(record, where)]
         if not {"statistic", "over"} & set(where):
-            nearest = [record for record in nearest if (record["statistic"], str(record["over"] or "").partition(":")[0]) in _SINGLE]
+            nearest = [record for record in nearest if is_single(record)]
         # Of equally near ones the first: an evaluator's main variant, the first draw.
         found += sorted(nearest, key=lambda record: [record[name] != main[name] for name in ("fit", "statistic", "over", "selection")])[:1]
     return list({id(record): record for record in found}.values())

@@ -32,7 +32,6 @@ class SummaryPlan:
     main_variant: str | None
     groups: Callable[[str], Sequence[tuple[str, Column | None]]]  # part -> (label, class column over its row set, None where it has none)
     unit: str
-    truth: Callable[[Items], Array | None] = lambda items: items.columns.get("truth")  # classes that group labels are permuted within
 
 
 def summarise(plan: SummaryPlan, outcomes: Sequence[Items], resampler: Resampler) -> Iterator[dict[str, Any]]:
@@ -112,7 +111,7 @@ def _permuted(
         metric.reduce,
         resampler.generator("groups", label, metric.name, len(codes)),
         clusters=items.flat_clusters,
-        classes=plan.truth(items),
+        classes=items.columns.get("truth"),
         permutations=PERMUTATIONS,
         minimum=FEW_UNITS,
         higher_is_better=metric.higher_is_better is not False,

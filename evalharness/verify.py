@@ -16,7 +16,7 @@ from evalharness.errors import DataError, StoreError
 from evalharness.estimates import Items
 from evalharness.evidence import Evidence
 from evalharness.facts import FORMAT, find_versions
-from evalharness.invariants import broken_invariants, out_of_range
+from evalharness.invariants import CELL, broken_invariants, out_of_range
 from evalharness.records import FIELDS, record_key, score_digest
 from evalharness.shown import Record, label_of
 from evalharness.store.files import read_json, torn_lines
@@ -254,7 +254,6 @@ class _Verifier:
         try:
             if "members" in line:
                 again = list(across_records(*self._across(suite, key, line)))
-                records = [*records]
             elif line["status"] in ("failed", "not_applicable"):
                 for record in records:
                     if record["value"] is not None or record["status"] != line["status"]:
@@ -312,20 +311,7 @@ class _Verifier:
 
     def _check_same_rows(self, record: Record, variant: str, digest: str) -> None:
         """Check that all encoders of one cell were scored on the same rows."""
-        names = (
-            "suite",
-            "task",
-            "task_version",
-            "dataset_fingerprint",
-            "selection",
-            "fit",
-            "target",
-            "shift",
-            "severity",
-            "codec",
-            "evaluator",
-            "seed",
-        )
+        names = [name for name in CELL if name not in ("encoder", "layer")]
         cell = (*(str(record[name]) for name in names), str(record["params"]), variant)
         known = self._rows.setdefault(cell, (digest, label_of(record)))
         if known[0] != digest:

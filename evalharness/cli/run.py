@@ -107,7 +107,7 @@ def _print_end(outcome: Outcome, seconds: float) -> None:
 
 def _print_board(registry: Registry, selections: list[Selection], out: Path, limit: int | None) -> None:
     from evalharness.leaderboard import make_board
-    from evalharness.shown import limit_of
+    from evalharness.records import limit_of
 
     asked = {(selection.suite, task.name) for selection in selections for task in selection.tasks}
     board = make_board([out], keep=lambda record: (record["suite"], record["task"]) in asked and limit_of(record) == str(limit or ""))

@@ -17,7 +17,7 @@ import numpy as np
 
 from evalharness.errors import StoreError
 from evalharness.keys import DIGEST_BYTES, canonical, digest, digest_texts
-from evalharness.records import cell_key, record_key, score_digest
+from evalharness.records import cell_key, limit_of, record_key, score_digest
 from evalharness.store.files import append_lines, atomic_write, read_json, read_lines, storing, write_json
 from evalharness.types import Array, Column
 
@@ -351,8 +351,7 @@ def _one_main(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _main_key(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    limit = str(record["selection"] or "").partition("[limit=")[2]
-    return record["suite"], record["task"], record["encoder"], record["layer"], limit
+    return record["suite"], record["task"], record["encoder"], record["layer"], limit_of(record)
 
 
 def read_outcome(path: Path, unit: str, variant: str) -> StoredOutcome:
