@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,17 +189,31 @@ def _reference_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[Cel
 
 def _severity_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
     shifted = [cell for cell in cells if cell.base["shift"] != CLEAN and cell.base["shift_kind"] not in ("domain", "attack")]
+    shifted.sort(key=lambda cell: float(cell.base["severity"]))
     for group in _group(shifted, lambda cell: cell.key("severity")).values():
-        if len(group) < 2:
-            continue
-        ordered = sorted(group, key=lambda cell: float(cell.base["severity"]))
-        base = {**ordered[0].base, "severity": None}
-        because = _lacking(ordered, lambda cell: f"severity {cell.base['severity']:g}")
-        if because:
-            yield _failed(plan, metric, base, "mean", "severity", because)
-            continue
-        for variant in _variants(metric, ordered):
-            yield from _along(plan, metric, ordered, variant, base, cells, resampler)
+        base = {**group[0].base, "severity": None}
+        made = partial(_along, plan, metric, group, base=base, cells=cells, resampler=resampler)
+        yield from _of_group(plan, metric, group, base, "severity", lambda cell: f"severity {cell.base['severity']:g}", made)
+
+
+def _of_group(
+    plan: AcrossPlan,
+    metric: MetricInfo,
+    group: Sequence[CellResult],
+    base: Mapping[str, Any],
+    over: str,
+    label: Callable[[CellResult], str],
+    make: Callable[[str], Iterator[Record]],
+) -> Iterator[Record]:
+    """Yield what ``make`` gives for each variant of several cells; one failed record where any of them is lacking."""
+    if len(group) < 2:
+        return
+    because = _lacking(group, label)
+    if because:
+        yield _failed(plan, metric, base, "mean", over, because)
+        return
+    for variant in _variants(metric, group):
+        yield from make(variant)
 
 
 def _along(
@@ -242,15 +257,9 @@ def _clean_side(metric: MetricInfo, cell: CellResult, variant: str, cells: Seque
 def _domain_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
     shifted = [cell for cell in cells if cell.base["shift_kind"] == "domain"]
     for group in _group(shifted, lambda cell: cell.key("selection", "severity")).values():
-        if len(group) < 2:
-            continue
         base = {**group[0].base, "selection": joined_selection([cell.base["selection"] for cell in group])}
-        because = _lacking(group, lambda cell: inside(cell.base["selection"]))
-        if because:
-            yield _failed(plan, metric, base, "mean", "domain", because)
-            continue
-        for variant in _variants(metric, group):
-            yield from _over_domains(plan, metric, group, variant, base, cells, resampler)
+        made = partial(_over_domains, plan, metric, group, base=base, cells=cells, resampler=resampler)
+        yield from _of_group(plan, metric, group, base, "domain", lambda cell: inside(cell.base["selection"]), made)
 
 
 def _over_domains(
@@ -307,16 +316,10 @@ def joined_selection(selections: Sequence[str]) -> str:
 def _family_records(plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], resampler: Resampler) -> Iterator[Record]:
     shifted = [cell for cell in cells if cell.base["shift_kind"] == "corruption"]
     for group in _group(shifted, lambda cell: cell.key("shift", "severity")).values():
-        families = _group(group, lambda cell: cell.base["shift"])
-        base = {**group[0].base, "shift": "corruption", "severity": None, "shift_type": None, "regime": None, "protocols": None}
-        if len(families) < 2:
-            continue
-        because = _lacking(group, lambda cell: f"{cell.base['shift']} {cell.base['severity']:g}")
-        if because:
-            yield _failed(plan, metric, base, "mean", "family", because)
-            continue
-        for variant in _variants(metric, group):
-            yield from _over_families(plan, metric, group, variant, base, resampler)
+        if len({cell.base["shift"] for cell in group}) > 1:
+            base = {**group[0].base, "shift": "corruption", "severity": None, "shift_type": None, "regime": None, "protocols": None}
+            made = partial(_over_families, plan, metric, group, base=base, resampler=resampler)
+            yield from _of_group(plan, metric, group, base, "family", lambda cell: f"{cell.base['shift']} {cell.base['severity']:g}", made)
 
 
 def _over_families(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from evalharness.board import Board
 from evalharness.errors import UsageError
 from evalharness.leaderboard import board_from_records
+from evalharness.randomness import kept_random_states
 from evalharness.records import record_key, score_digest
 from evalharness.registry import Registry, load_registry
 from evalharness.session import Session, Settings, Silent, open_library
@@ -220,17 +218,11 @@ def undisturbed() -> Iterator[None]:
     """Keep the random states and backend flags of the surrounding program as they are."""
     import torch
 
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (the legacy state belongs to the caller)
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
     flags = torch.is_grad_enabled(), torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.get_default_dtype()
     try:
-        yield
+        with kept_random_states(cuda=torch.cuda.is_available()):
+            yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
         torch.set_grad_enabled(flags[0])
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = flags[1], flags[2]
         torch.set_default_dtype(flags[3])

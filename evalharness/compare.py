@@ -273,9 +273,9 @@ def paired_test(joint: Joint, factors: Sequence[float], generator: np.random.Gen
         return "", math.nan, math.nan
     if _identical(joint, weights):
         return "identical", 1.0, 0.0
+    error = joint.error(weights)
     if joint.episodic:
-        return _episode_test(joint, weights)
-    error = standard_error(joint, weights)
+        return "class jackknife t", _t_test(float(weights @ joint.values), error, joint.units - 1), error
     if joint.metric.reduce == "mean":
         differences = joint.combined_scores(weights)
         return *_mean_test(joint, differences, generator), error
@@ -312,34 +312,10 @@ def _mean_test(joint: Joint, differences: Array, generator: np.random.Generator)
     return "sign flips", stats.sign_flip(differences, generator, joint.clusters, flips=FLIPS)
 
 
-def _episode_test(joint: Joint, weights: Array) -> tuple[str, float, float]:
-    found = joint.combine(list(weights))
-    if not math.isfinite(found.interval.low):
-        return "", math.nan, math.nan
-    from scipy.special import stdtrit
-
-    error = (found.interval.high - found.interval.low) / 2 / float(stdtrit(joint.units - 1, (1 + LEVEL) / 2))
-    return "class jackknife t", _t_test(found.value, error, joint.units - 1), error
-
-
 def _t_test(value: float, error: float, degrees: int) -> float:
     from scipy.special import stdtr
 
     return float(2 * stdtr(degrees, -abs(value) / error)) if error > 0 else math.nan
-
-
-def standard_error(joint: Joint, weights: Array) -> float:
-    """Return the standard error of a weighted sum of the pieces' values: jackknife for few units, else the spread of its replicates."""
-    if joint.metric.reduce is not None and joint.units < FEW_UNITS:
-        left_out = weights @ joint.left_out
-        return (
-            math.sqrt((len(left_out) - 1) / len(left_out) * float(np.square(left_out - left_out.mean()).sum()))
-            if len(left_out) > 1
-            else 0.0
-        )
-    deltas = weights @ joint.replicates
-    deltas = deltas[np.isfinite(deltas)]
-    return float(deltas.std(ddof=1)) if len(deltas) > 1 else math.nan
 
 
 # --- items --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evalharness.randomness import kept_random_states
 from evalharness.types import AudioBatch, Batch
 
 if TYPE_CHECKING:
@@ -261,16 +262,10 @@ def leaving_no_trace(weights: Weights) -> Iterator[None]:
     sources = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
     draws = [_save_state(value) for _, saved in attributes for value in saved.values() if isinstance(value, sources)]
     buffers = [_save_buffer(each) for module in weights.modules for each in module.buffers() if not each.is_inference()]
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (the legacy state belongs to the caller)
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:
-        yield
+        with kept_random_states(cuda=torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+            yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
         for restore in [*draws, *buffers]:
             restore()
         for now, before in attributes:

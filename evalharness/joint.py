@@ -191,6 +191,27 @@ class Joint:
         name = self.metric.columns[0]
         return np.asarray(factors @ np.stack([np.asarray(piece.columns[name], dtype=np.float64) for piece in self.pieces]))
 
+    def error(self, weights: Sequence[float] | Array) -> float:
+        """Return the standard error of a weighted sum of the pieces' values, NaN where it is not known.
+
+        Episodes: over classes; few units: by the jackknife; else the spread of its replicates.
+        """
+        factors = np.asarray(weights, dtype=np.float64)
+        if self.episodic:
+            return self._episode_error(factors)
+        if self.metric.reduce is not None and self.units < FEW_UNITS:
+            return stats.jackknife_error(factors @ self.left_out) if self.units > 1 else math.nan
+        deltas = factors @ self.replicates
+        deltas = deltas[np.isfinite(deltas)]
+        return float(deltas.std(ddof=1)) if len(deltas) > 1 else math.nan
+
+    def _episode_error(self, factors: Array) -> float:
+        clusters = self.pieces[0].clusters
+        if not self.paired or clusters is None:
+            return math.nan
+        scores = self.combined_scores(factors)
+        return stats.episode_jackknife(scores, clusters, self.units).error if scores.any() else 0.0
+
     def ratio(self, over: Sequence[float] = (1.0, 0.0), under: Sequence[float] = (0.0, 1.0), level: float = LEVEL) -> Estimate:
         """Return one weighted sum of the pieces' values over another, with its interval; by default the first piece's over the second's."""
         both = np.array([over, under])

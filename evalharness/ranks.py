@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evalharness import stats
-from evalharness.compare import standard_error
 from evalharness.errors import StoreError
 from evalharness.estimates import LEVEL, NO_INTERVAL, Resampler
 from evalharness.evidence import Basis, Evidence
@@ -129,23 +128,8 @@ def _errors(joint: Joint, weights: Array) -> Array:
     errors = np.zeros((count, count))
     for at in range(count):
         for other in range(at):
-            delta = weights[at] - weights[other]
-            errors[at, other] = errors[other, at] = _episode_error(joint, delta) if joint.episodic else standard_error(joint, delta)
+            errors[at, other] = errors[other, at] = joint.error(weights[at] - weights[other])
     return errors
-
-
-def _episode_error(joint: Joint, delta: Array) -> float:
-    if not joint.paired:
-        return math.nan
-    scores = joint.combined_scores(delta)
-    if not scores.any():
-        return 0.0
-    clusters = joint.pieces[0].clusters
-    assert clusters is not None
-    interval = stats.episode_jackknife(scores, clusters, joint.units).interval
-    from scipy.special import stdtrit
-
-    return (interval.high - interval.low) / 2 / float(stdtrit(joint.units - 1, (1 + LEVEL) / 2))
 
 
 def _finite(replicates: Array) -> Array:

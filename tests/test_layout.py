@@ -23,7 +23,7 @@ FOLDERS = {"evalharness": ROOT / "evalharness", "evalharness.plugins": ROOT / "p
 LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
-    "registry suites selection store vectors adapters transforms probes identify gauges costs",
+    "registry suites selection store vectors adapters transforms probes identify randomness gauges costs",
     "stamp pools cells plan planner passes embed devices tables grouping forms estimates joint summaries across estimate walk",
     "session facts run evidence shown board headline axes ranks compare leaderboard invariants verify failures testing checkup api",
     "cli",

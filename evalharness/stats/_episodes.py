@@ -40,10 +40,11 @@ def episode_interval(scores: Any, level: float = 0.95) -> Interval:
 
 
 class ClassInterval(NamedTuple):
-    """Hold a class-level interval, and the ``reason`` where its bounds are NaN."""
+    """Hold a class-level interval, the ``reason`` where its bounds are NaN, and the standard error that it is made of."""
 
     interval: Interval
     reason: str | None
+    error: float
 
 
 def episode_jackknife(scores: Any, classes: Any, num_classes: int, level: float = 0.95) -> ClassInterval:
@@ -77,7 +78,7 @@ def episode_jackknife(scores: Any, classes: Any, num_classes: int, level: float 
     half = math.nan if reason else _t_quantile((1 + level) / 2, num_classes - 1) * error
     mean = float(values.mean()) if len(values) else math.nan
     interval = Interval(low=mean - half, high=mean + half, level=level, method="class-jackknife", n=num_classes)
-    return ClassInterval(interval, reason)
+    return ClassInterval(interval, reason, math.nan if reason else error)
 
 
 def _class_error(values: Array, held: Array, num_classes: int) -> tuple[float, str | None]:

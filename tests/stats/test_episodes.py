@@ -36,18 +36,20 @@ def test_class_jackknife_equals_its_formula():
     spread = 11 / 12 * ((left_out - scores.mean()) ** 2).sum()
     sampling = scores.var(ddof=1) / 50
     error = math.sqrt(max(spread - (3 * 12 / 9 - 1) * sampling, sampling))
-    got, reason = stats.episode_jackknife(scores, classes, 12)
+    got, reason, found = stats.episode_jackknife(scores, classes, 12)
     assert reason is None
+    assert found == pytest.approx(error)
     assert got.n == 12
     assert got.high - scores.mean() == pytest.approx(2.200985 * error, rel=1e-6)
 
 
 def test_wide_episodes_have_a_reason_instead():
     generator = np.random.default_rng(0)
-    interval, reason = stats.episode_jackknife(generator.random(30), draw(9, 5, 30, generator), 9)
+    interval, reason, error = stats.episode_jackknife(generator.random(30), draw(9, 5, 30, generator), 9)
     assert math.isnan(interval.low)
+    assert math.isnan(error)
     assert reason == "5-way episodes of 9 classes share too many classes: the way may be at most half of them"
-    interval, reason = stats.episode_jackknife(np.arange(3.0), np.array([[0, 1], [0, 2], [0, 3]]), 4)
+    interval, reason, _ = stats.episode_jackknife(np.arange(3.0), np.array([[0, 1], [0, 2], [0, 3]]), 4)
     assert math.isnan(interval.low)
     assert "1 classes are in every episode" in reason
     assert "at least 2 are needed" in stats.episode_jackknife([0.5], [[0]], 4).reason
