@@ -15,7 +15,7 @@ STYLE = """
   :root { --ink: #e3e8ee; --soft: #9aa7b5; --line: #333d49; --back: #14191f; --stripe: #1a2129; --mark: #6fb1f2; --track: #2a333e; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 84rem; background: var(--back); color: var(--ink);
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 112rem; background: var(--back); color: var(--ink);
   font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; }
 h2 { font-size: 1.1rem; margin: 2.5rem 0 .5rem; }
