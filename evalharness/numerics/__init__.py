@@ -1,6 +1,7 @@
 """Batched tensor kernels, usable alone: tensors or arrays in, the same kind out."""
 
 from evalharness.numerics._arrays import check_finite, normalise_rows
+from evalharness.numerics._episode_heads import EpisodeScores, score_episodes
 from evalharness.numerics._episodes import Episodes, sample_episodes
 from evalharness.numerics._geometry import (
     alignment,
@@ -13,13 +14,14 @@ from evalharness.numerics._geometry import (
     uniformity,
 )
 from evalharness.numerics._kmeans import KMeans, k_means
-from evalharness.numerics._logistic import LogisticPath, logistic_path
+from evalharness.numerics._logistic import LogisticPath, logistic_path, one_vs_rest_path
 from evalharness.numerics._noise import keyed_normal, keyed_uniform
 from evalharness.numerics._ridge import RidgePath, ridge_path
 from evalharness.numerics._search import top_k
 from evalharness.numerics._threads import one_thread
 
 __all__ = [
+    "EpisodeScores",
     "Episodes",
     "KMeans",
     "LogisticPath",
@@ -34,10 +36,12 @@ __all__ = [
     "logistic_path",
     "normalise_rows",
     "one_thread",
+    "one_vs_rest_path",
     "participation_ratio",
     "rankme",
     "ridge_path",
     "sample_episodes",
+    "score_episodes",
     "singular_values",
     "stable_rank",
     "top_k",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -24,6 +24,85 @@ class Minimum:
     iterations: torch.Tensor
 
 
+def dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return inner products (A,) of rows."""
+    products: torch.Tensor = torch.linalg.vecdot(first, second)
+    return products
+
+
+@dataclass(slots=True)
+class _History:
+    """Hold the last pairs of A problems and their inner products, so that a direction takes two passes over the pairs, not ten.
+
+    ``pairs``: (A, memory, 2, n) steps and changes of gradients, in slots that are reused; ``order``: the slots from old to new;
+    ``by_change``: (A, memory, memory) steps times changes; ``changes``: (A, memory, memory) changes times changes;
+    ``along``: (A, 2 memory) pairs times the latest gradient; ``scale``: (A,) the initial inverse Hessian, a multiple of the identity. Inner products are float64.
+    """
+
+    pairs: torch.Tensor
+    by_change: torch.Tensor
+    changes: torch.Tensor
+    along: torch.Tensor
+    scale: torch.Tensor
+    order: list[int]
+
+    @classmethod
+    def begin(cls, like: torch.Tensor, memory: int) -> _History:
+        """Return an empty history for problems with points like (A, n)."""
+        count, size = like.shape
+        products = torch.zeros((count, memory, memory), dtype=torch.float64, device=like.device)
+        scale = torch.ones(count, dtype=torch.float64, device=like.device)
+        return cls(like.new_empty((count, memory, 2, size)), products, products.clone(), scale.new_zeros((count, 2 * memory)), scale, [])
+
+    def keep(self, mask: torch.Tensor) -> None:
+        """Forget the problems that ``mask`` does not name."""
+        self.pairs, self.by_change, self.changes, self.along, self.scale = (
+            part[mask] for part in (self.pairs, self.by_change, self.changes, self.along, self.scale)
+        )
+
+    def add(self, step: torch.Tensor, change: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Add a pair (A, n) each, and take in the gradients that follow it; a pair without positive curvature counts as none."""
+        memory = self.pairs.shape[1]
+        slot = len(self.order) if len(self.order) < memory else self.order.pop(0)
+        self.order.append(slot)
+        curvature, size = dot(step, change).double(), dot(change, change).double()
+        valid = curvature > torch.finfo(step.dtype).eps * (size * dot(step, step).double()).sqrt()
+        self.pairs[:, slot, 0] = step * valid[:, None]
+        self.pairs[:, slot, 1] = change * valid[:, None]
+        latest = torch.cat([self.pairs[:, slot], gradients[:, None]], 1)
+        products = (self._used() @ latest.mT).double()
+        self.along = products[..., 2]
+        products = products.reshape(len(step), -1, 2, 3)
+        known = products.shape[1]
+        self.by_change[:, :known, slot] = products[:, :, 0, 1]
+        self.by_change[:, slot, :known] = products[:, :, 1, 0]
+        self.changes[:, :known, slot] = self.changes[:, slot, :known] = products[:, :, 1, 1]
+        # A pair that counts as none must leave its place on the diagonal invertible.
+        self.by_change[:, slot, slot] = torch.where(valid, curvature, 1.0)
+        self.scale = torch.where(valid, curvature / torch.where(valid, size, 1.0), self.scale)
+
+    def direct(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return descent directions (A, n), by the compact form of the inverse Hessian (Byrd, Nocedal & Schnabel 1994, equation 3.1)."""
+        scale = self.scale[:, None].to(gradients.dtype)
+        if not self.order:
+            return gradients * -scale
+        along = self.along.reshape(len(gradients), -1, 2)
+        by_step, by_change = along[:, self.order, :1], along[:, self.order, 1:]
+        upper = self.by_change[:, self.order][:, :, self.order].triu()
+        inner = self.changes[:, self.order][:, :, self.order] * self.scale[:, None, None]
+        inner.diagonal(dim1=1, dim2=2).add_(upper.diagonal(dim1=1, dim2=2))
+        turned = torch.linalg.solve_triangular(upper, by_step, upper=True)
+        of_steps = torch.linalg.solve_triangular(upper.mT, inner @ turned - self.scale[:, None, None] * by_change, upper=False)
+        factors = torch.zeros_like(along)
+        factors[:, self.order] = torch.cat([-of_steps, turned * self.scale[:, None, None]], 2)
+        combined = factors.to(gradients.dtype).flatten(1)[:, None] @ self._used()
+        return torch.addcmul(combined[:, 0], gradients, scale, value=-1)
+
+    def _used(self) -> torch.Tensor:
+        """Return all pairs (A, 2k, n), a view."""
+        return self.pairs[:, : len(self.order)].flatten(1, 2)
+
+
 @dataclass(slots=True)
 class _State:
     """Hold the problems that still run; ``problems`` (A,) says which they are."""
@@ -32,29 +111,19 @@ class _State:
     points: torch.Tensor
     values: torch.Tensor
     gradients: torch.Tensor
-    steps: list[torch.Tensor] = field(default_factory=list)
-    changes: list[torch.Tensor] = field(default_factory=list)
-    inverse: list[torch.Tensor] = field(default_factory=list)
-    scale: torch.Tensor | None = None
+    history: _History
 
     def keep(self, mask: torch.Tensor) -> None:
         """Retire the problems that ``mask`` does not name."""
         self.problems, self.points, self.values, self.gradients = (
             part[mask] for part in (self.problems, self.points, self.values, self.gradients)
         )
-        self.steps = [part[mask] for part in self.steps]
-        self.changes = [part[mask] for part in self.changes]
-        self.inverse = [part[mask] for part in self.inverse]
-        self.scale = None if self.scale is None else self.scale[mask]
+        self.history.keep(mask)
 
 
-def dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return inner products (A,) of rows."""
-    products: torch.Tensor = torch.linalg.vecdot(first, second)
-    return products
-
-
-def minimise(points: torch.Tensor, evaluate: Evaluate, finished: Finished, *, max_iterations: int, memory: int = 10) -> Minimum:
+def minimise(
+    points: torch.Tensor, evaluate: Evaluate, finished: Finished, *, max_iterations: int, least: int = 0, memory: int = 10
+) -> Minimum:
     """Minimise P smooth convex problems.
 
     Args:
@@ -62,6 +131,7 @@ def minimise(points: torch.Tensor, evaluate: Evaluate, finished: Finished, *, ma
         evaluate: (points (A, n), problems (A,)) to values (A,) float64 and gradients (A, n).
         finished: (problems, values (A,), gradients (A, n), directions (A, n)) to (A,) bool.
         max_iterations: the most steps.
+        least: steps before ``finished`` is asked; a problem that cannot descend is asked earlier.
         memory: pairs of the history, each two copies of the points.
 
     Returns:
@@ -72,20 +142,25 @@ def minimise(points: torch.Tensor, evaluate: Evaluate, finished: Finished, *, ma
     end = Minimum(
         points.clone(), values.clone(), gradients.clone(), torch.zeros_like(everything, dtype=torch.bool), torch.zeros_like(everything)
     )
-    state = _State(everything, points, values, gradients)
+    state = _State(everything, points, values, gradients, _History.begin(points, min(memory, max(1, max_iterations))))
     for iteration in range(max_iterations + 1):
-        directions = _direct(state)
-        done = finished(state.problems, state.values, state.gradients, directions)
-        _record(end, state, done, iteration)
-        if bool(done.any()):
+        directions = state.history.direct(state.gradients)
+        over, done = iteration == max_iterations, torch.zeros_like(state.problems, dtype=torch.bool)
+        if over or iteration >= least:
+            done = finished(state.problems, state.values, state.gradients, directions)
+        if over or bool(done.any()):
+            _record(end, state, done, iteration)
             state.keep(~done)
             directions = directions[~done]
-        if not len(state.problems) or iteration == max_iterations:
+        if over or not len(state.problems):
             break
-        moved = _step(state, directions, evaluate, memory)
+        moved = _step(state, directions, evaluate)
         if not bool(moved.all()):
-            _record(end, state, torch.zeros_like(moved), iteration)
+            stuck = finished(state.problems, state.values, state.gradients, directions) & ~moved
+            _record(end, state, stuck, iteration)
             state.keep(moved)
+        if not len(state.problems):
+            break
     return end
 
 
@@ -96,56 +171,27 @@ def _record(end: Minimum, state: _State, done: torch.Tensor, iteration: int) -> 
     end.points[at], end.values[at], end.gradients[at] = state.points, state.values, state.gradients
 
 
-def _direct(state: _State) -> torch.Tensor:
-    """Return the descent directions (A, n) of the two-loop recursion (Nocedal 1980)."""
-    direction = -state.gradients
-    kept = []
-    for step, change, inverse in zip(reversed(state.steps), reversed(state.changes), reversed(state.inverse), strict=True):
-        factor = inverse * dot(step, direction)
-        direction = torch.addcmul(direction, change, factor[:, None], value=-1)
-        kept.append(factor)
-    if state.scale is not None:
-        direction = direction * state.scale[:, None]
-    for step, change, inverse, factor in zip(state.steps, state.changes, state.inverse, reversed(kept), strict=True):
-        direction = torch.addcmul(direction, step, (factor - inverse * dot(change, direction))[:, None])
-    return direction
-
-
-def _step(state: _State, directions: torch.Tensor, evaluate: Evaluate, memory: int) -> torch.Tensor:
+def _step(state: _State, directions: torch.Tensor, evaluate: Evaluate) -> torch.Tensor:
     """Move every problem along its direction, halving the step of those that do not descend enough; return which moved."""
     slopes = dot(state.gradients, directions).to(torch.float64)
     # Rounding of the value hides descents below this; the slope at the new point then decides (approximate Wolfe condition).
-    slack = torch.finfo(directions.dtype).eps * state.values.abs()
-    lengths = torch.ones_like(slopes)
-    points, values, gradients = state.points + directions, state.values.clone(), state.gradients.clone()
-    waiting = torch.arange(len(slopes), device=slopes.device)
-    for _ in range(_MAX_HALVINGS):
-        values[waiting], gradients[waiting] = evaluate(points[waiting], state.problems[waiting])
+    slack = 4 * torch.finfo(directions.dtype).eps * state.values.abs()
+    points = state.points + directions
+    values, gradients = evaluate(points, state.problems)
+    waiting, length = torch.arange(len(slopes), device=slopes.device), 1.0
+    for attempt in range(_MAX_HALVINGS + 1):
         descent = values[waiting] - state.values[waiting]
-        sufficient = descent <= _SUFFICIENT * lengths[waiting] * slopes[waiting]
+        sufficient = descent <= _SUFFICIENT * length * slopes[waiting]
         flat = (descent <= slack[waiting]) & (dot(gradients[waiting], directions[waiting]).abs() <= 0.9 * slopes[waiting].abs())
         waiting = waiting[~(sufficient | flat)]
-        if not len(waiting):
+        if not len(waiting) or attempt == _MAX_HALVINGS:
             break
-        lengths[waiting] *= 0.5
-        points[waiting] = state.points[waiting] + lengths[waiting, None].to(directions.dtype) * directions[waiting]
+        length *= 0.5
+        points[waiting] = state.points[waiting] + length * directions[waiting]
+        values[waiting], gradients[waiting] = evaluate(points[waiting], state.problems[waiting])
     moved = torch.ones_like(slopes, dtype=torch.bool)
     moved[waiting] = False
     points[waiting], values[waiting], gradients[waiting] = state.points[waiting], state.values[waiting], state.gradients[waiting]
-    _remember(state, points - state.points, gradients - state.gradients, memory)
+    state.history.add(points - state.points, gradients - state.gradients, gradients)
     state.points, state.values, state.gradients = points, values, gradients
     return moved
-
-
-def _remember(state: _State, step: torch.Tensor, change: torch.Tensor, memory: int) -> None:
-    """Add a pair to the history; one without positive curvature gets weight 0."""
-    curvature, size = dot(step, change), dot(change, change)
-    valid = curvature > torch.finfo(step.dtype).eps * size.sqrt() * dot(step, step).sqrt()
-    one = torch.ones_like(curvature)
-    inverse = torch.where(valid, 1 / torch.where(valid, curvature, one), 0 * one)
-    scale = torch.where(valid, curvature / torch.where(valid, size, one), one if state.scale is None else state.scale)
-    state.scale = scale
-    for history, latest in ((state.steps, step), (state.changes, change), (state.inverse, inverse)):
-        history.append(latest)
-        if len(history) > memory:
-            history.pop(0)

@@ -1,33 +1,42 @@
-"""Multinomial logistic regression for a whole grid of penalties at once."""
+"""Logistic regression for whole grids of penalties, and for many targets, folds and draws, at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from evalharness.errors import DataError, UsageError
-from evalharness.numerics._arrays import as_float, as_kind, as_tensor, require_finite, require_matrix
-from evalharness.numerics._eigenbasis import Eigenbasis, make_eigenbasis
+from evalharness.numerics._arrays import as_float, as_kind, as_tensor
+from evalharness.numerics._continuation import follow_path
+from evalharness.numerics._design import Rows, make_design
 from evalharness.numerics._lbfgs import Minimum, dot, minimise
+from evalharness.numerics._softmax import LogisticProblem
+from evalharness.numerics._tasks import Tasks, check_features, check_grid, check_tasks
 
 MAX_OBJECTIVE_ERROR = 1e-6
-# At strong fits the curvature is less than both models of it say: against tight optima the estimate came out up to 13 times too small.
-_ESTIMATE_SAFETY = 25.0
+_ERROR_BY_TOLERANCE = MAX_OBJECTIVE_ERROR / 1e-4
+# The curvature is less than both models of it say: against tight optima the estimate came out up to 70 times too small at weak penalties.
+_ESTIMATE_SAFETY = 60.0
+# A fit that starts next to its end knows nothing yet of its curvature; these steps teach it.
+_LEAST_STEPS = 4
 ABSENT_BIAS = -1e4
-_HISTORY = 10
-_BLOCK_BYTES = 64 * 2**20
+_HISTORY = 7
+_VECTORS = 2 * _HISTORY + 10
+_BLOCK_BYTES = 4 * 2**20
+_CUDA_BLOCK_BYTES = 512 * 2**20
+_ROTATION_GAIN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class LogisticPath:
-    """Hold P fits, tensors or arrays as the features were.
+    """Hold the fits of P penalties, tensors or arrays as the features were; with T tasks every shape begins with T.
 
     ``weights``: (P, D, C) and ``bias``: (P, C); a class without training rows has weight 0 and bias -1e4.
     ``converged``: (P,) bool; ``gradient``: (P,) largest entry of the gradient of the mean loss with its penalty, for the features as given;
-    ``gradient_at_zero``: the same at zero weights; ``objective``: (P,) C·ΣCE + ½‖W‖², float64; ``iterations``: (P,) int64.
+    ``gradient_at_zero``: () the same at zero weights; ``objective``: (P,) C·ΣCE + ½‖W‖², float64; ``iterations``: (P,) int64.
     """
 
     inverse_penalties: tuple[float, ...]
@@ -35,107 +44,31 @@ class LogisticPath:
     bias: Any
     converged: Any
     gradient: Any
-    gradient_at_zero: float
+    gradient_at_zero: Any
     objective: Any
     iterations: Any
 
     def logits(self, features: Any) -> Any:
-        """Return logits (P, N, C) of features (N, D), of their kind."""
+        """Return logits (P, N, C) of features (N, D), of their kind; with T tasks (T, P, N, C) of features (N, D) or (T, N, D)."""
         rows = as_tensor(features)
         weights, bias = as_tensor(self.weights).to(rows.device), as_tensor(self.bias).to(rows.device)
-        return as_kind(as_float(rows).to(weights.dtype) @ weights + bias[:, None], features)
+        rows = as_float(rows).to(weights.dtype)
+        return as_kind((rows if rows.ndim == 2 else rows[:, None]) @ weights + bias.unsqueeze(-2), features)
 
     def predict(self, features: Any) -> Any:
-        """Return class codes (P, N) int64 of features (N, D); the smaller code wins a tie."""
+        """Return class codes (P, N) int64 of features (N, D), or (T, P, N); the smaller code wins a tie."""
         rows = as_tensor(features)
-        count, _, num_classes = self.weights.shape
-        step = max(1, _BLOCK_BYTES // (8 * count * num_classes))
-        parts = [_first_largest(self.logits(rows[start : start + step])) for start in range(0, max(1, len(rows)), step)]
-        return as_kind(torch.cat(parts, 1), features)
+        step = max(1, 16 * _BLOCK_BYTES // (8 * int(np.prod(self.bias.shape))))
+        blocks = range(0, max(1, rows.shape[-2]), step)
+        return as_kind(torch.cat([_first_largest(self.logits(rows[..., start : start + step, :])) for start in blocks], -1), features)
 
 
 def _first_largest(logits: torch.Tensor) -> torch.Tensor:
-    """Return the first position of the maximum along the last axis, which Tensor.argmax does not promise."""
+    """Return the first position of the maximum along the last axis, which numpy's argmax promises and Tensor.argmax does not."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(-1))
     positions = torch.arange(logits.shape[-1], device=logits.device)
     return positions.where(logits == logits.amax(-1, keepdim=True), logits.shape[-1]).amin(-1)
-
-
-@dataclass(slots=True)
-class _Problem:
-    """Hold the data of all fits in the eigenbasis.
-
-    Coordinates are scaled by ``scaling`` (P, r + 1), the root of the diagonal Hessian s/C + λ that uniform probabilities would give, bias last;
-    there the Hessian is near the identity.
-    """
-
-    basis: Eigenbasis
-    design: torch.Tensor
-    targets: torch.Tensor
-    share: torch.Tensor | None
-    num_classes: int
-    penalties: torch.Tensor
-    scaling: torch.Tensor
-    block_rows: int
-
-    def evaluate(self, points: torch.Tensor, problems: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean losses with penalty (A,) float64 and gradients (A, (r + 1) · C), by one wide product a block of rows."""
-        count, scaling = len(problems), self.scaling[problems, :, None]
-        weights = points.view(count, -1, self.num_classes) / scaling
-        stacked = weights.permute(1, 0, 2).reshape(weights.shape[1], -1)
-        losses = torch.zeros(count, dtype=torch.float64, device=points.device)
-        gradients = torch.zeros_like(stacked)
-        for start in range(0, len(self.design), self.block_rows):
-            rows = slice(start, start + self.block_rows)
-            logits = (self.design[rows] @ stacked).view(-1, count, self.num_classes)
-            loss, residuals = _cross_entropy(logits, self.targets[rows], None if self.share is None else self.share[rows])
-            losses += loss
-            gradients.addmm_(self.design[rows].T, residuals.view(len(residuals), -1))
-        total = 1 if self.share is not None else len(self.design)
-        penalised = weights[:, :-1]
-        norms = penalised.flatten(1).square().sum(1, dtype=torch.float64)
-        slopes = (gradients / total).view(-1, count, self.num_classes).permute(1, 0, 2).contiguous()
-        slopes[:, :-1] += self.penalties[problems, None, None].to(points.dtype) * penalised
-        return losses / total + self.penalties[problems] / 2 * norms, (slopes / scaling).flatten(1)
-
-    def to_float64(self) -> _Problem:
-        """Return the same fits in double precision."""
-        design = self.design.double()
-        basis = Eigenbasis(design, self.basis.basis.double(), self.basis.mean.double(), self.basis.variances)
-        share = None if self.share is None else self.share.double()
-        return replace(
-            self,
-            basis=basis,
-            design=design,
-            share=share,
-            scaling=self.scaling.double(),
-            block_rows=max(1, self.block_rows // 2),
-        )
-
-    def original_gradients(self, gradients: torch.Tensor, problems: torch.Tensor) -> torch.Tensor:
-        """Return the largest entry (A,) of gradients with respect to weights and bias of the features as given."""
-        slopes = gradients.view(len(problems), -1, self.num_classes) * self.scaling[problems, :, None]
-        by_bias = slopes[:, -1]
-        by_weight = self.basis.basis @ slopes[:, :-1] + self.basis.mean[:, None] * by_bias[:, None]
-        return torch.maximum(by_weight.abs().amax((1, 2)), by_bias.abs().amax(1))
-
-
-def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return summed losses (A,) float64 and residuals p - y (n, A, C), which overwrite the logits (n, A, C)."""
-    index = targets[:, None, None].expand(-1, logits.shape[1], 1)
-    logits -= logits.amax(2, keepdim=True)
-    true = logits.gather(2, index)[..., 0]
-    residuals = logits.exp_()
-    norms = residuals.sum(2, keepdim=True)
-    residuals /= norms
-    # The probability of all other classes, summed without the true one, keeps its digits where 1 - p would lose them.
-    residuals.scatter_(2, index, 0.0)
-    others = residuals.sum(2)
-    losses = torch.where(others < 0.5, -torch.log1p(-others), norms[..., 0].log() - true)
-    residuals.scatter_(2, index, -others.unsqueeze(2))
-    if share is not None:
-        losses *= share[:, None]
-        residuals *= share[:, None, None]
-    return losses.sum(0, dtype=torch.float64), residuals
 
 
 def logistic_path(
@@ -146,10 +79,11 @@ def logistic_path(
     tolerance: float = 1e-4,
     max_iterations: int = 2000,
     sample_weight: Any | None = None,
+    class_weight: Any | None = None,
     num_classes: int | None = None,
     memory_bytes: int = 2**30,
 ) -> LogisticPath:
-    """Fit multinomial logistic regression for all inverse penalties at once.
+    """Fit multinomial logistic regression for all inverse penalties, and all of T tasks, at once.
 
     Each fit minimises C · Σ CE(softmax(W z + b), y) + ½‖W‖² with an unpenalised bias, by L-BFGS in the scaled eigenbasis of the features.
     With two classes W stands for the one column w that sets them apart, as in scikit-learn: the penalty is ½‖w‖², and the two columns returned are -w/2 and w/2.
@@ -157,181 +91,285 @@ def logistic_path(
     and its estimated relative error of the objective, gᵀH⁻¹g / 2, is at most 1e-6 by the preconditioner and by the quasi-Newton model.
     Fits that float32 cannot bring there are finished in float64.
 
+    Tasks are several sets of labels on the same rows (targets), several sets of rows (draws, episodes), or several weightings of the same rows (folds, where a held-out row weighs 0):
+    whichever of features, labels and sample weights has a first axis of T.
+
     Args:
-        features: (N, D) tensor or array, finite; standardise them first.
-        labels: (N,) integer codes from 0, at least two different ones.
+        features: (N, D) or (T, N, D) tensor or array, finite; a memory map of (N, D) is read in blocks. Standardise them first.
+        labels: (N,) or (T, N) integer codes from 0, at least two different ones in a task.
         inverse_penalties: (P,) positive, METRICS' C.
-        tolerance: relative size of the gradient, positive.
+        tolerance: relative size of the gradient, positive; above 1e-4 the error of the objective may be larger in proportion.
         max_iterations: the most L-BFGS steps of a fit.
-        sample_weight: (N,) not negative, multiplies each row's loss; None for ones.
+        sample_weight: (N,) or (T, N), not negative, multiplies each row's loss; None for ones.
+        class_weight: (C,), not negative, multiplies the loss of each class' rows; "balanced" for N / (C · rows of the class); None for ones.
         num_classes: C of the result; default the largest label + 1.
-        memory_bytes: bounds the L-BFGS history; penalties are fitted in turns where it does not fit.
+        memory_bytes: bounds what is held beyond features and result: the rotated features, which are made anew in blocks where they do not fit a quarter of it,
+            the L-BFGS history, fits being solved in turns where it does not fit half, and the rows of a product.
 
     Returns:
         The fits, float64 for float64 features, else float32.
 
     Raises:
         VectorsError: the features have a wrong shape or are not finite.
-        DataError: there is only one class, or labels are negative or too large.
+        DataError: there is only one class in a task, or labels are negative or too large.
         UsageError: an argument has a wrong value or shape.
 
     Source:
         METRICS.md 1.1; convergence is relative since an absolute 1e-4 is nearly met by zero weights with 1,000 classes.
     """
-    rows = as_float(as_tensor(features))
-    require_matrix(rows, "features")
-    require_finite(rows, "features")
-    grid = _check_grid(inverse_penalties, tolerance, max_iterations)
-    codes, classes, size = _check_labels(labels, rows, num_classes)
-    weight = _check_weight(sample_weight, rows)
-    basis = make_eigenbasis(rows, weight)
-    total = float(len(rows) if weight is None else weight.sum())
-    share = None if weight is None else weight / total
-    strengths = grid.to(rows.device) * total / (2 if len(classes) == 2 else 1)
-    problem = _pose(basis, codes, len(classes), share, strengths, rows.dtype)
-    end, relative_to = _solve(problem, tolerance, max_iterations, memory_bytes)
-    return _finish(problem, end, relative_to, classes, size, grid, total, rows.dtype, features)
+    rows = check_features(features)
+    grid = check_grid(inverse_penalties, tolerance, max_iterations)
+    tasks = check_tasks(rows, labels, sample_weight, class_weight, num_classes)
+    problem, order = _pose(rows, tasks, grid, memory_bytes)
+    end, relative_to = _solve(problem, grid[order], tolerance, max_iterations, memory_bytes)
+    return _finish(problem, end, relative_to, tasks, grid, order, features)
 
 
-def _check_grid(inverse_penalties: Any, tolerance: float, max_iterations: int) -> torch.Tensor:
-    grid = torch.tensor(
-        np.asarray(inverse_penalties.cpu() if isinstance(inverse_penalties, torch.Tensor) else inverse_penalties, dtype=np.float64)
+def one_vs_rest_path(
+    features: Any,
+    targets: Any,
+    inverse_penalties: Any,
+    *,
+    tolerance: float = 1e-4,
+    max_iterations: int = 2000,
+    sample_weight: Any | None = None,
+    memory_bytes: int = 2**30,
+) -> LogisticPath:
+    """Fit one logistic regression a label and penalty, each label against its absence, all at once.
+
+    Args:
+        features: (N, D) as for :func:`logistic_path`.
+        targets: (N, L) bool; a label that all rows or none carry gets weight 0 and bias ±1e4.
+        inverse_penalties: (P,) positive.
+        tolerance: as for :func:`logistic_path`, of each label's own gradient.
+        max_iterations: the most L-BFGS steps of a fit.
+        sample_weight: (N,), not negative; None for ones.
+        memory_bytes: as for :func:`logistic_path`.
+
+    Returns:
+        The fits with ``weights`` (P, D, L) and ``bias`` (P, L) of the log odds, ``converged``, ``gradient``, ``objective`` and ``iterations`` (P, L), ``gradient_at_zero`` (L,);
+        ``predict`` does not apply.
+
+    Raises:
+        VectorsError: the features have a wrong shape or are not finite.
+        DataError: no label is carried by some rows and not by others.
+        UsageError: an argument has a wrong value or shape.
+
+    Source:
+        METRICS.md 1.3.
+    """
+    rows = check_features(features)
+    held = as_tensor(targets, rows.device)
+    if held.ndim != 2 or len(held) != rows.shape[1] or held.dtype != torch.bool:
+        raise UsageError(f"`targets` must be ({rows.shape[1]}, L) bool, got shape {tuple(held.shape)} of {held.dtype}")
+    counts = held.sum(0)
+    varies = ((counts > 0) & (counts < len(held))).nonzero().flatten()
+    if not len(varies):
+        raise DataError(
+            f"`targets` has {held.shape[1]} labels, none of which some rows carry and others do not: a probe needs one that does"
+        )
+    path = logistic_path(
+        features if not isinstance(features, torch.Tensor) else rows.values,
+        held.T[varies].to(torch.int64),
+        inverse_penalties,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        sample_weight=sample_weight,
+        num_classes=2,
+        memory_bytes=memory_bytes,
     )
-    if grid.ndim != 1 or not len(grid) or not bool((grid.isfinite() & (grid > 0)).all()):
-        raise UsageError(f"`inverse_penalties` must be a list of positive numbers, got {inverse_penalties!r}")
-    if not tolerance > 0:
-        raise UsageError(f"`tolerance` must be positive, got {tolerance}")
-    if max_iterations < 0:
-        raise UsageError(f"`max_iterations` must not be negative, got {max_iterations}")
-    return grid
+    return _spread_labels(path, varies, counts > 0, features)
 
 
-def _check_labels(labels: Any, rows: torch.Tensor, num_classes: int | None) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return codes among the classes present (N,), those classes, and the number of classes of the result."""
-    codes = as_tensor(labels, rows.device)
-    if codes.shape != (len(rows),) or codes.is_floating_point():
-        raise UsageError(f"`labels` must be ({len(rows)},) integer codes, got shape {tuple(codes.shape)} of {codes.dtype}")
-    if not len(codes):
-        raise DataError("`labels` is empty: a probe needs rows of at least two classes")
-    if int(codes.min()) < 0:
-        raise DataError(f"`labels` holds {int((codes < 0).sum())} negative codes: drop unlabelled rows first")
-    classes, inverse = torch.unique(codes.to(torch.int64), return_inverse=True)
-    size = int(classes[-1]) + 1 if num_classes is None else num_classes
-    if int(classes[-1]) >= size:
-        raise DataError(f"`labels` holds code {int(classes[-1])}, but `num_classes` is {size}")
-    if len(classes) < 2:
-        raise DataError(f"`labels` holds only class {int(classes[0])}: a probe needs at least two classes")
-    return inverse, classes, size
+def _spread_labels(path: LogisticPath, varies: torch.Tensor, carried: torch.Tensor, like: Any) -> LogisticPath:
+    """Return log odds of all labels (P, D, L), of fits of those that vary (V, P, D, 2)."""
+
+    def spread(values: Any, fill: Any) -> torch.Tensor:
+        part = as_tensor(values).movedim(0, -1)
+        whole = torch.as_tensor(fill, device=part.device).to(part.dtype).expand(*part.shape[:-1], len(carried)).clone()
+        whole[..., varies] = part
+        return whole
+
+    weights, bias = as_tensor(path.weights), as_tensor(path.bias)
+    constant = torch.where(carried, -ABSENT_BIAS, ABSENT_BIAS)
+    return LogisticPath(
+        inverse_penalties=path.inverse_penalties,
+        weights=as_kind(spread(weights[..., 1] - weights[..., 0], 0.0), like),
+        bias=as_kind(spread(bias[..., 1] - bias[..., 0], constant), like),
+        converged=as_kind(spread(path.converged, True), like),
+        gradient=as_kind(spread(path.gradient, 0.0), like),
+        gradient_at_zero=as_kind(spread(path.gradient_at_zero, 0.0), like),
+        objective=as_kind(spread(path.objective, 0.0), like),
+        iterations=as_kind(spread(path.iterations, 0), like),
+    )
 
 
-def _check_weight(sample_weight: Any | None, rows: torch.Tensor) -> torch.Tensor | None:
-    if sample_weight is None:
-        return None
-    weight = as_tensor(sample_weight, rows.device).to(torch.float64)
-    if weight.shape != (len(rows),) or not bool((weight.isfinite() & (weight >= 0)).all()) or not bool(weight.sum() > 0):
-        raise UsageError(f"`sample_weight` must be ({len(rows)},) numbers, not negative and not all 0")
-    return weight
-
-
-def _pose(
-    basis: Eigenbasis, codes: torch.Tensor, num_classes: int, share: torch.Tensor | None, strengths: torch.Tensor, dtype: torch.dtype
-) -> _Problem:
-    penalties = 1 / strengths
-    curvature = torch.cat([basis.variances, basis.variances.new_ones(1)]) / num_classes
-    penalised = torch.cat([torch.ones_like(basis.variances), basis.variances.new_zeros(1)])
-    scaling = (curvature + penalties[:, None] * penalised).sqrt().to(dtype)
-    design = basis.design
-    width = len(penalties) * num_classes * design.element_size()
-    budget = 8 * _BLOCK_BYTES if design.is_cuda else _BLOCK_BYTES
-    return _Problem(
-        basis=basis,
+def _pose(rows: Rows, tasks: Tasks, grid: torch.Tensor, memory_bytes: int) -> tuple[LogisticProblem, torch.Tensor]:
+    """Return the fits, penalties from strong to weak, and the position in the grid of each (P,)."""
+    order = grid.argsort(stable=True)
+    share = None if tasks.weight is None else tasks.weight / tasks.totals[:, None]
+    penalties = 1 / (grid[order].to(rows.device) * tasks.totals[:, None])
+    counts = tasks.present.sum(1)
+    two = len(tasks.classes) == 2
+    if not two:
+        # Two classes of several have two columns of opposite sign, whose squares sum to half of those of the one that sets them apart.
+        penalties = penalties * torch.where(counts == 2, 2.0, 1.0)[:, None]
+    sets, count, dimensions = rows.shape
+    design = make_design(
+        rows,
+        share if share is None or sets > 1 else share.mean(0, keepdim=True),
+        small=_ROTATION_GAIN * float(penalties.min()) * (4 if two else int(counts.min())),
+        hold=sets * count * (min(count, dimensions) + 1) * (8 if rows.dtype == torch.float64 else 4) <= memory_bytes // 4 or sets > 1,
+    )
+    curvature = torch.where(counts == 2, 0.25 if two else 0.5, 1 / counts)
+    squares = torch.cat([design.variances, design.variances.new_ones((sets, 1))], 1)
+    ridge = penalties[..., None] * torch.cat([torch.ones_like(design.variances[:1]), design.variances.new_zeros((1, 1))], 1)
+    scaling = ((squares * curvature[:, None])[:, None] + ridge).sqrt().flatten(0, 1)
+    wide = _CUDA_BLOCK_BYTES if rows.device.type == "cuda" else _BLOCK_BYTES
+    problem = LogisticProblem(
         design=design,
-        targets=codes,
-        share=None if share is None else share.to(dtype),
-        num_classes=num_classes,
-        penalties=penalties,
+        codes=tasks.codes,
+        share=share,
+        absent=None if bool(tasks.present.all()) else ~tasks.present,
+        num_classes=len(tasks.classes),
+        penalties=penalties.flatten(),
         scaling=scaling,
-        block_rows=max(1, budget // width),
+        block_bytes=max(1, min(wide, memory_bytes // 8)),
     )
+    return problem, order
 
 
-def _solve(problem: _Problem, tolerance: float, max_iterations: int, memory_bytes: int) -> tuple[Minimum, torch.Tensor]:
-    """Run the fits in groups whose history fits, and return them with the gradient at zero."""
-    size = problem.design.shape[1] * problem.num_classes
-    together = max(1, memory_bytes // ((2 * _HISTORY + 8) * size * problem.design.element_size()))
-    start = problem.design.new_zeros((1, size))
-    at_zero = problem.evaluate(start, torch.zeros(1, dtype=torch.int64, device=start.device))[1]
-    reference = problem.original_gradients(at_zero, torch.zeros(1, dtype=torch.int64, device=start.device))[0].to(torch.float64)
-    parts = []
-    for first in range(0, len(problem.penalties), together):
-        chosen = torch.arange(first, min(first + together, len(problem.penalties)), device=start.device)
-        parts.append(_run(problem, chosen, start.expand(len(chosen), -1).clone(), reference, tolerance, max_iterations))
-    end = Minimum(*(torch.cat([getattr(part, name) for part in parts]) for name in Minimum.__slots__))
-    stalled = ((~end.converged) & (end.iterations < max_iterations)).nonzero().flatten()
-    if len(stalled) and problem.design.dtype == torch.float32:
-        _resume(problem.to_float64(), end, stalled, reference, tolerance, max_iterations, max(1, together // 2))
+@dataclass(slots=True)
+class _Solver:
+    """Solve fits in turns whose history fits, first in the precision of the features, then in float64 where that no longer descends."""
+
+    problem: LogisticProblem
+    reference: torch.Tensor
+    tolerance: float
+    max_iterations: int
+    together: int
+    end: Minimum
+
+    def solve(self, fits: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
+        """Bring fits (A,) to their end from weights (A, r + 1, columns), or from zero; return their weights there."""
+        problem = self.problem
+        for first in range(0, len(fits), self.together):
+            at = slice(first, first + self.together)
+            points = self._zero(len(fits[at])) if start is None else problem.scale(start[at], fits[at])
+            self._write(fits[at], self._run(fits[at], points, 0 if start is None else _LEAST_STEPS, self.max_iterations))
+        stalled = fits[~self.end.converged[fits] & (self.end.iterations[fits] < self.max_iterations)]
+        if problem.design.mean.dtype == torch.float32 and len(stalled):
+            for chosen in torch.split(stalled, max(1, self.together // 2)):
+                done = self.end.iterations[chosen]
+                finer = self._run(chosen, self.end.points[chosen].double(), 0, self.max_iterations - int(done.max()))
+                finer.iterations += done
+                self._write(chosen, finer)
+        return problem.unscale(self.end.points[fits], fits)
+
+    def _zero(self, count: int) -> torch.Tensor:
+        return self.problem.design.mean.new_zeros((count, self.problem.size))
+
+    def _write(self, fits: torch.Tensor, found: Minimum) -> None:
+        for name in Minimum.__slots__:
+            whole = getattr(self.end, name)
+            whole[fits] = getattr(found, name).to(whole.dtype)
+
+    @property
+    def error(self) -> float:
+        """Return the largest relative error of the objective."""
+        return max(MAX_OBJECTIVE_ERROR, _ERROR_BY_TOLERANCE * self.tolerance)
+
+    def _run(self, fits: torch.Tensor, start: torch.Tensor, least: int, most: int) -> Minimum:
+        def finished(inner: torch.Tensor, values: torch.Tensor, gradients: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+            by_scale = dot(gradients, gradients).to(torch.float64) / 2
+            by_model = -dot(gradients, directions).to(torch.float64) / 2
+            done = torch.maximum(by_scale, by_model) <= self.error / _ESTIMATE_SAFETY * values.abs()
+            at = done.nonzero().flatten()
+            if len(at):
+                chosen = fits[inner[at]]
+                limit = self.tolerance * self.reference[self.problem.tasks_of(chosen)]
+                done[at] = self.problem.largest_slopes(gradients[at], chosen) <= limit
+            return done
+
+        def evaluate(points: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.problem.evaluate(points, fits[inner])
+
+        return minimise(start, evaluate, finished, max_iterations=most, least=least, memory=_HISTORY)
+
+
+def _solve(
+    problem: LogisticProblem, grid: torch.Tensor, tolerance: float, max_iterations: int, memory_bytes: int
+) -> tuple[Minimum, torch.Tensor]:
+    """Follow the path of all tasks, and return the ends with each task's largest slope at zero (T,)."""
+    count, num_penalties = len(problem.penalties), len(grid)
+    first = torch.arange(0, count, num_penalties, device=problem.penalties.device)
+    points = problem.design.mean.new_zeros((len(first), problem.size))
+    reference = problem.largest_slopes(problem.evaluate(points, first)[1], first)
+    bytes_a_fit = _VECTORS * problem.size * points.element_size()
+    end = Minimum(
+        points=points.new_zeros((count, problem.size)),
+        values=torch.zeros(count, dtype=torch.float64, device=points.device),
+        gradients=points.new_zeros((count, problem.size)),
+        converged=torch.zeros(count, dtype=torch.bool, device=points.device),
+        iterations=torch.zeros(count, dtype=torch.int64, device=points.device),
+    )
+    solver = _Solver(problem, reference, tolerance, max_iterations, max(1, memory_bytes // 2 // bytes_a_fit), end)
+
+    def solve(group: list[int], start: torch.Tensor | None) -> torch.Tensor:
+        fits = (first[:, None] + torch.tensor(group, device=first.device)).flatten()
+        found = solver.solve(fits, None if start is None else start.flatten(0, 1))
+        return found.view(len(first), len(group), *found.shape[1:])
+
+    follow_path(torch.log(grid).tolist(), solve)
     return end, reference
 
 
-def _resume(
-    problem: _Problem,
-    end: Minimum,
-    stalled: torch.Tensor,
-    reference: torch.Tensor,
-    tolerance: float,
-    max_iterations: int,
-    together: int,
-) -> None:
-    """Go on in float64 with fits whose descent float32 no longer resolves, and write their ends."""
-    for chosen in torch.split(stalled, together):
-        left = max_iterations - int(end.iterations[chosen].max())
-        finer = _run(problem, chosen, end.points[chosen].to(torch.float64), reference, tolerance, left)
-        end.points[chosen], end.gradients[chosen] = finer.points.to(end.points.dtype), finer.gradients.to(end.gradients.dtype)
-        end.values[chosen], end.converged[chosen] = finer.values, finer.converged
-        end.iterations[chosen] += finer.iterations
-
-
-def _run(
-    problem: _Problem, chosen: torch.Tensor, start: torch.Tensor, reference: torch.Tensor, tolerance: float, max_iterations: int
-) -> Minimum:
-    def finished(problems: torch.Tensor, values: torch.Tensor, gradients: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        by_scale = dot(gradients, gradients).to(torch.float64) / 2
-        by_model = -dot(gradients, directions).to(torch.float64) / 2
-        done = torch.maximum(by_scale, by_model) <= MAX_OBJECTIVE_ERROR / _ESTIMATE_SAFETY * values.abs()
-        at = done.nonzero().flatten()
-        if len(at):
-            done[at] = problem.original_gradients(gradients[at], chosen[problems[at]]) <= tolerance * reference
-        return done
-
-    return minimise(
-        start, lambda points, problems: problem.evaluate(points, chosen[problems]), finished, max_iterations=max_iterations, memory=_HISTORY
-    )
-
-
 def _finish(
-    problem: _Problem,
+    problem: LogisticProblem,
     end: Minimum,
     reference: torch.Tensor,
-    classes: torch.Tensor,
-    size: int,
+    tasks: Tasks,
     grid: torch.Tensor,
-    total: float,
-    dtype: torch.dtype,
+    order: torch.Tensor,
     like: Any,
 ) -> LogisticPath:
-    """Rotate the fits back, spread them over all classes, and word them as the caller's kind."""
-    scaled = end.points.view(len(grid), -1, problem.num_classes) / problem.scaling[..., None]
-    fitted, intercept = problem.basis.restore(scaled[:, :-1].to(torch.float64), scaled[:, -1].to(torch.float64))
-    weights = fitted.new_zeros((len(grid), fitted.shape[1], size)).index_copy_(2, classes, fitted)
-    bias = fitted.new_full((len(grid), size), ABSENT_BIAS).index_copy_(1, classes, intercept)
-    largest = problem.original_gradients(end.gradients, torch.arange(len(grid), device=end.points.device))
+    """Rotate the fits back, spread them over all classes, and word them as the caller's kind and order."""
+    count = len(tasks.codes)
+    fits = torch.arange(len(end.values), device=end.values.device)
+    largest = problem.largest_slopes(end.gradients, fits)
+    back = order.argsort().to(fits.device)
+
+    def arrange(values: torch.Tensor) -> Any:
+        ordered = values.view(count, len(grid), *values.shape[1:])[:, back]
+        return as_kind(ordered if tasks.several else ordered[0], like)
+
+    weights, bias = _spread_classes(problem, end.points, fits, tasks)
+    totals = tasks.totals.repeat_interleave(len(grid)) * grid[order].to(fits.device).repeat(count)
     return LogisticPath(
         inverse_penalties=tuple(grid.tolist()),
-        weights=as_kind(weights.to(dtype), like),
-        bias=as_kind(bias.to(dtype), like),
-        converged=as_kind(end.converged, like),
-        gradient=as_kind(largest.to(torch.float64), like),
-        gradient_at_zero=float(reference),
-        objective=as_kind(end.values * grid.to(end.values.device) * total, like),
-        iterations=as_kind(end.iterations, like),
+        weights=arrange(weights),
+        bias=arrange(bias),
+        converged=arrange(end.converged),
+        gradient=arrange(largest),
+        gradient_at_zero=as_kind(reference, like) if tasks.several else float(reference[0]),
+        objective=arrange(end.values * totals),
+        iterations=arrange(end.iterations),
     )
+
+
+def _spread_classes(problem: LogisticProblem, points: torch.Tensor, fits: torch.Tensor, tasks: Tasks) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weights (F, D, C) and bias (F, C) over all classes, in the precision of the features, a few fits at a time."""
+    dimensions, dtype = problem.design.mean.shape[1], points.dtype
+    weights = points.new_zeros((len(fits), dimensions, tasks.size))
+    bias = points.new_full((len(fits), tasks.size), ABSENT_BIAS)
+    for chosen in torch.split(fits, max(1, 2**26 // (8 * dimensions * tasks.size))):
+        scaled = problem.unscale(points[chosen].double(), chosen)
+        fitted, shift = problem.design.restore(scaled[:, :-1], scaled[:, -1], problem.sets_of(chosen))
+        if problem.columns == 1:
+            fitted, shift = torch.cat([-fitted, fitted], 2) / 2, torch.cat([-shift, shift], 1) / 2
+        if problem.absent is not None:
+            shift = shift.masked_fill(problem.absent[problem.tasks_of(chosen)], ABSENT_BIAS)
+            fitted = fitted.masked_fill(problem.absent[problem.tasks_of(chosen)][:, None], 0.0)
+        weights[chosen[:, None], :, tasks.classes] = fitted.to(dtype).mT
+        bias[chosen[:, None], tasks.classes] = shift.to(dtype)
+    return weights, bias

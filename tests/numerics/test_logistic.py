@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from evalharness.errors import DataError, UsageError, VectorsError
-from evalharness.numerics import logistic_path
+from evalharness.numerics import logistic_path, one_vs_rest_path
 
 
 def make(rows, dimensions, classes, seed=0, condition=1.0):
@@ -193,7 +193,7 @@ def test_wrong_input_is_refused():
         logistic_path(features, labels, [1.0], num_classes=1)
     with pytest.raises(DataError, match="`labels` is empty"):
         logistic_path(features[:0], labels[:0], [1.0])
-    with pytest.raises(UsageError, match=r"`labels` must be \(20,\) integer codes, got shape \(19,\)"):
+    with pytest.raises(UsageError, match=r"`labels` must be \(20,\) or \(tasks, 20\) integer codes, got shape \(19,\)"):
         logistic_path(features, labels[1:], [1.0])
     with pytest.raises(UsageError, match=r"`inverse_penalties` must be a list of positive numbers, got \[0.0\]"):
         logistic_path(features, labels, [0.0])
@@ -201,9 +201,125 @@ def test_wrong_input_is_refused():
         logistic_path(features, labels, [1.0], tolerance=0)
     with pytest.raises(UsageError, match="`max_iterations` must not be negative"):
         logistic_path(features, labels, [1.0], max_iterations=-1)
-    with pytest.raises(UsageError, match=r"`sample_weight` must be \(20,\) numbers, not negative"):
+    with pytest.raises(UsageError, match=r"`sample_weight` must be \(20,\) or \(tasks, 20\) numbers, not negative"):
         logistic_path(features, labels, [1.0], sample_weight=-np.ones(20))
     with pytest.raises(VectorsError, match=r"`features` must be finite.* in row 3"):
         logistic_path(np.where(np.arange(20)[:, None] == 3, np.nan, features), labels, [1.0])
-    with pytest.raises(VectorsError, match=r"`features` must have shape \(rows, dimensions\), got \(20,\)"):
+    with pytest.raises(VectorsError, match=r"`features` must have shape \(rows, dimensions\) or \(tasks, rows, dimensions\), got \(20,\)"):
         logistic_path(features[:, 0], labels, [1.0])
+
+
+def make_tasks(tasks=3, rows=90, dimensions=12, classes=4):
+    parts = [make(rows, dimensions, classes, seed=seed) for seed in range(tasks)]
+    return np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
+
+
+GRID = [1e-3, 1e-1, 10.0]
+
+
+@pytest.mark.parametrize(("rows", "dimensions"), [(90, 12), (30, 60)])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_draws_at_once_equal_draws_one_by_one(rows, dimensions, classes):
+    features, labels = make_tasks(rows=rows, dimensions=dimensions, classes=classes)
+    together = logistic_path(features, labels, GRID, tolerance=1e-7)
+    assert together.weights.shape == (3, 3, dimensions, classes)
+    assert together.gradient_at_zero.shape == (3,)
+    for task in range(3):
+        alone = logistic_path(features[task], labels[task], GRID, tolerance=1e-7)
+        np.testing.assert_allclose(together.objective[task], alone.objective, rtol=1e-6)
+        np.testing.assert_allclose(together.logits(features)[task], alone.logits(features[task]), atol=2e-2)
+        assert together.gradient_at_zero[task] == pytest.approx(alone.gradient_at_zero)
+    assert together.converged.all()
+    np.testing.assert_array_equal(together.predict(features[0])[1], logistic_path(features[1], labels[1], GRID).predict(features[0]))
+
+
+def test_targets_of_the_same_rows_may_have_different_classes():
+    features, first = make(200, 10, 4)
+    labels = np.stack([first, (features[:, 0] > 0).astype(int), np.where(features[:, 1] > 0, 3, 1)])
+    together = logistic_path(features, labels, GRID, tolerance=1e-7)
+    for task in range(3):
+        alone = logistic_path(features, labels[task], GRID, tolerance=1e-7, num_classes=4)
+        np.testing.assert_allclose(together.objective[task], alone.objective, rtol=1e-6)
+        np.testing.assert_allclose(together.weights[task], alone.weights, atol=2e-2)
+    assert (together.bias[2][:, [0, 2]] == -1e4).all()
+    assert (together.weights[2][:, :, [0, 2]] == 0).all()
+
+
+def test_folds_are_rows_that_weigh_nothing():
+    features, labels = make(120, 8, 3)
+    held = np.arange(120) % 4 == np.arange(4)[:, None]
+    folds = logistic_path(features, labels, GRID, sample_weight=(~held).astype(float), tolerance=1e-7)
+    for fold in range(4):
+        alone = logistic_path(features[~held[fold]], labels[~held[fold]], GRID, tolerance=1e-7)
+        np.testing.assert_allclose(folds.objective[fold], alone.objective, rtol=1e-6)
+
+
+def test_class_weights_equal_scikit_learn():
+    features, labels = make(300, 10, 3)
+    labels[labels == 2] = np.where(np.arange((labels == 2).sum()) % 4, 0, 2)
+    for given, theirs in (("balanced", "balanced"), ([1.0, 3.0, 0.5], {0: 1.0, 1: 3.0, 2: 0.5})):
+        path = logistic_path(features, labels, [0.5], class_weight=given, tolerance=1e-8)
+        model = LogisticRegression(C=0.5, class_weight=theirs, tol=1e-9, max_iter=5000).fit(features, labels)
+        np.testing.assert_allclose(path.weights[0].T, model.coef_, atol=1e-4)
+    with pytest.raises(UsageError, match=r"`class_weight` must be `balanced` or \(3,\) numbers"):
+        logistic_path(features, labels, [1.0], class_weight="even")
+    with pytest.raises(DataError, match="holds only class 0"):
+        logistic_path(features, labels, [1.0], class_weight=[1.0, 0.0, 0.0])
+
+
+def test_one_vs_rest_equals_scikit_learn_label_by_label():
+    features, _ = make(200, 8, 3)
+    noise = np.random.default_rng(5).standard_normal((200, 3))
+    targets = np.column_stack([features[:, :3] + noise > 0.3, np.zeros(200, bool), np.ones(200, bool)])
+    path = one_vs_rest_path(features, targets, [0.1, 1.0], tolerance=1e-8)
+    assert path.weights.shape == (2, 8, 5)
+    assert path.converged.shape == (2, 5)
+    for label in range(3):
+        model = LogisticRegression(C=1.0, tol=1e-9, max_iter=5000).fit(features, targets[:, label])
+        np.testing.assert_allclose(path.weights[1][:, label], model.coef_[0], atol=1e-4)
+        np.testing.assert_allclose(path.bias[1][label], model.intercept_[0], atol=1e-4)
+    assert path.bias[0][3:].tolist() == [-1e4, 1e4]
+    assert (path.logits(features)[1][:, 3:] == [-1e4, 1e4]).all()
+    with pytest.raises(UsageError, match=r"`targets` must be \(200, L\) bool"):
+        one_vs_rest_path(features, targets.astype(int), [1.0])
+    with pytest.raises(DataError, match="has 1 labels, none of which"):
+        one_vs_rest_path(features, targets[:, 3:4], [1.0])
+
+
+def test_a_memory_map_within_a_budget_equals_arrays_in_memory(tmp_path):
+    features, labels = make(9000, 24, 12)
+    features = features.astype(np.float32)
+    np.save(tmp_path / "rows.npy", features)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    whole = logistic_path(features, labels, GRID)
+    budget = features.nbytes // 4
+    blocked = logistic_path(mapped, labels, GRID, memory_bytes=budget)
+    np.testing.assert_allclose(blocked.objective, whole.objective, rtol=2e-6)
+    assert (blocked.predict(features) == whole.predict(features)).mean() > 0.999
+    assert blocked.converged.all()
+
+
+def test_order_and_repetition_of_penalties_change_nothing():
+    features, labels = make(200, 10, 4)
+    grid = [10.0, 1e-3, 0.1, 10.0, 3e-3, 1.0]
+    path = logistic_path(features, labels, grid, tolerance=1e-7)
+    alone = [logistic_path(features, labels, [each], tolerance=1e-7) for each in grid]
+    np.testing.assert_allclose(path.objective, [each.objective[0] for each in alone], rtol=1e-6)
+    np.testing.assert_allclose(path.weights[0], path.weights[3], atol=1e-3)
+
+
+def test_the_relative_error_of_the_objective_is_what_it_says():
+    features, labels = make(400, 30, 5, condition=100)
+    grid = np.logspace(-6, 5, 12)
+    path = logistic_path(features.astype(np.float32), labels, grid)
+    tight = logistic_path(features, labels, grid, tolerance=1e-9, max_iterations=20000)
+    assert (path.objective <= tight.objective * (1 + 3e-6)).all()
+
+
+def test_shapes_of_tasks_must_agree():
+    features, labels = make_tasks()
+    with pytest.raises(UsageError, match="must have the same number of tasks, got 2 in `labels` and 3"):
+        logistic_path(features, labels[:2], GRID)
+    labels[1] = 2
+    with pytest.raises(DataError, match="`labels` of task 1 holds only class 2"):
+        logistic_path(features, labels, GRID)

@@ -72,7 +72,7 @@ def test_wrong_input_is_refused():
         ridge_path(features, np.where(np.arange(10)[:, None] == 2, np.nan, targets), [1.0])
     with pytest.raises(DataError, match="needs at least 2 rows, got 1"):
         ridge_path(features[:1], targets[:1], [1.0])
-    with pytest.raises(UsageError, match=r"`targets` must be \(10,\) or \(10, T\), got shape \(9, 2\)"):
+    with pytest.raises(UsageError, match=r"`targets` must be \(10,\) or \(10, K\), got shape \(9, 2\)"):
         ridge_path(features, targets[1:], [1.0])
     with pytest.raises(UsageError, match=r"`alphas` must be a list of numbers, none negative, got \[-1.0\]"):
         ridge_path(features, targets, [-1.0])

@@ -1,0 +1,193 @@
+"""Rows of one or several sets of features, centred and rotated to where probes are well conditioned, held or read block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evalharness.numerics._arrays import as_float, as_tensor, require_finite
+
+BLOCK_ROWS = 8192
+_POWER_STEPS = 6
+
+
+@dataclass(slots=True)
+class Rows:
+    """Read features of S sets, (S, N, D), or of one, (N, D) in a tensor, an array or a memory map, onto one device."""
+
+    values: Any
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        if isinstance(self.values, torch.Tensor):
+            self.values = as_float(self.values)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return sets, rows and dimensions."""
+        sets, rows, dimensions = (1, *self.values.shape) if self.values.ndim == 2 else self.values.shape
+        return int(sets), int(rows), int(dimensions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return float64 for float64 features, else float32."""
+        return torch.float64 if self.values.dtype in (torch.float64, "float64") else torch.float32
+
+    def read(self, start: int, stop: int, sets: torch.Tensor | None = None) -> torch.Tensor:
+        """Return rows (S, n, D) of all sets, or of the named ones."""
+        if self.values.ndim == 2:
+            return as_float(as_tensor(self.values[start:stop], self.device))[None]
+        block = as_float(as_tensor(self.values[:, start:stop], self.device))
+        return block if sets is None else block[sets]
+
+    def check(self, what: str) -> None:
+        """Refuse what is not finite, naming rows.
+
+        Raises:
+            VectorsError: such a row exists.
+        """
+        for start in range(0, self.shape[1], BLOCK_ROWS):
+            for block in self.read(start, start + BLOCK_ROWS):
+                require_finite(block, what, offset=start)
+
+
+@dataclass(slots=True)
+class Design:
+    """Give blocks of design matrices: (features - ``mean``) @ ``basis``, and a last column of ones.
+
+    ``mean``: (S, D); ``basis``: (S, D, r) with orthonormal columns, None for the identity;
+    ``variances``: (S, r) float64, mean squares of the rotated columns; ``held``: (S, N, r + 1), None where blocks are made anew each time.
+    Directions in which the features do not vary are left out: no penalised fit has weight there.
+    """
+
+    rows: Rows
+    mean: torch.Tensor
+    basis: torch.Tensor | None
+    variances: torch.Tensor
+    held: torch.Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        """Return r + 1."""
+        return int(self.variances.shape[1]) + 1
+
+    def block(self, start: int, stop: int, sets: torch.Tensor | None = None) -> torch.Tensor:
+        """Return rows (S, n, r + 1) of all sets, or of the named ones."""
+        if self.held is not None:
+            block = self.held[:, start:stop]
+            return block if sets is None else block[sets]
+        return self._make(start, stop, sets)
+
+    def _make(self, start: int, stop: int, sets: torch.Tensor | None = None) -> torch.Tensor:
+        at = slice(None) if sets is None else sets
+        centred = self.rows.read(start, stop, sets) - self.mean[at, None]
+        block = centred.new_ones((*centred.shape[:2], self.width))
+        block[..., :-1] = centred if self.basis is None else centred @ self.basis[at]
+        return block
+
+    def hold(self) -> None:
+        """Keep all blocks."""
+        sets, rows, _ = self.rows.shape
+        self.held = self.mean.new_empty((sets, rows, self.width))
+        for start in range(0, rows, BLOCK_ROWS):
+            self.held[:, start : start + BLOCK_ROWS] = self._make(start, start + BLOCK_ROWS)
+
+    def restore(self, weights: torch.Tensor, bias: torch.Tensor, sets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return weights (F, D, C) and bias (F, C) for the features as given, of (F, r, C) and (F, C); fit f belongs to set ``sets`` (F,)."""
+        original = weights if self.basis is None else _by_set(self.basis.to(weights.dtype), weights, sets)
+        return original, bias - (self.mean.to(weights.dtype)[sets, None] @ original)[:, 0]
+
+    def raise_slopes(self, slopes: torch.Tensor, sets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return slopes (F, D, C) by weights and (F, C) by bias of the features as given, of slopes (F, r + 1, C) in this design."""
+        by_bias = slopes[:, -1]
+        inner = slopes[:, :-1]
+        rotated = inner if self.basis is None else _by_set(self.basis.to(slopes.dtype), inner, sets)
+        return rotated + self.mean.to(slopes.dtype)[sets, :, None] * by_bias[:, None], by_bias
+
+
+def _by_set(basis: torch.Tensor, values: torch.Tensor, sets: torch.Tensor) -> torch.Tensor:
+    """Return basis[sets] @ values, without copies of a basis that all share."""
+    return basis[0] @ values if len(basis) == 1 else basis[sets] @ values
+
+
+def make_design(rows: Rows, share: torch.Tensor | None, *, small: float, hold: bool) -> Design:
+    """Centre and rotate S sets of features.
+
+    Args:
+        rows: the features.
+        share: (S, N) float64 weights that sum to 1, None for equal ones.
+        small: where no direction of one set has a variance above this, features are not rotated: it would gain nothing.
+        hold: keep the matrices, of N x (r + 1) each.
+    """
+    sets, count, dimensions = rows.shape
+    mean = _mean(rows, share)
+    if count >= dimensions and hold:
+        plain = Design(rows, mean, None, mean.new_zeros((sets, dimensions), dtype=torch.float64))
+        plain.hold()
+        assert plain.held is not None
+        if _largest_variance(plain.held[..., :-1]) <= small:
+            plain.variances = plain.held[..., :-1].square().mean(1, dtype=torch.float64)
+            return plain
+    variances, basis = _decompose(rows, mean, share)
+    design = Design(rows, mean, basis, variances)
+    if hold:
+        design.hold()
+    return design
+
+
+def _mean(rows: Rows, share: torch.Tensor | None) -> torch.Tensor:
+    sets, count, dimensions = rows.shape
+    total = torch.zeros((sets, dimensions), dtype=torch.float64, device=rows.device)
+    for start in range(0, count, BLOCK_ROWS):
+        block = rows.read(start, start + BLOCK_ROWS)
+        if share is None:
+            total += block.sum(1, dtype=torch.float64) / count
+        else:
+            total += (share[:, None, start : start + BLOCK_ROWS].to(block.dtype) @ block)[:, 0]
+    return total.to(rows.dtype)
+
+
+def _largest_variance(centred: torch.Tensor) -> float:
+    """Return about the largest variance of any direction of the first set (S, N, D), by a few power steps."""
+    rows = centred[0]
+    direction = rows.square().mean(0) + torch.finfo(rows.dtype).tiny
+    for _ in range(_POWER_STEPS):
+        direction = direction / torch.linalg.vector_norm(direction).clamp_min(torch.finfo(rows.dtype).tiny)
+        direction = rows.T @ (rows @ direction) / len(rows)
+    return 1.5 * float(torch.linalg.vector_norm(direction))
+
+
+def _decompose(rows: Rows, mean: torch.Tensor, share: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return variances (S, r) float64, descending and positive, and their directions (S, D, r).
+
+    The smaller of covariance (D, D) and Gram matrix (N, N) is decomposed, in float64.
+    """
+    _, count, dimensions = rows.shape
+    scaled = None
+    if count < dimensions:
+        root = 1 / count**0.5 if share is None else share.sqrt()[:, :, None].to(rows.dtype)
+        scaled = (rows.read(0, count) - mean[:, None]) * root
+        product = scaled.double() @ scaled.mT.double()
+    else:
+        product = _covariance(rows, mean, share)
+    variances, vectors = torch.linalg.eigh(product)
+    variances, vectors = variances.flip(1).clamp_min(0), vectors.flip(2)
+    kept = max(1, int((variances > variances[:, :1] * torch.finfo(rows.dtype).eps * 4).sum(1).max()))
+    variances, vectors = variances[:, :kept].clamp_min(torch.finfo(torch.float64).tiny), vectors[..., :kept]
+    if scaled is not None:
+        # Orthonormal up to rounding only, since each column is divided by its own singular value; QR repairs that.
+        vectors = torch.linalg.qr(scaled.double().mT @ vectors / variances.sqrt()[:, None]).Q
+    return variances, vectors.to(rows.dtype)
+
+
+def _covariance(rows: Rows, mean: torch.Tensor, share: torch.Tensor | None) -> torch.Tensor:
+    """Return weighted covariances (S, D, D) float64, without a copy of the features."""
+    sets, count, dimensions = rows.shape
+    total = torch.zeros((sets, dimensions, dimensions), dtype=torch.float64, device=rows.device)
+    for start in range(0, count, BLOCK_ROWS):
+        block = rows.read(start, start + BLOCK_ROWS) - mean[:, None]
+        weighted = block / count if share is None else block * share[:, start : start + BLOCK_ROWS, None].to(block.dtype)
+        total += block.mT @ weighted
+    return (total + total.mT) / 2
