@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from evalharness.budgets import LabelCurve, budget_fields, curve_records, order_budgets
 from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing
 from evalharness.joint import Joint
 from evalharness.records import inside
@@ -34,6 +35,7 @@ class CellResult:
     status: str
     reason: str | None = None
     grouped: bool = False  # whether subgroups are asked of the mean over draws
+    labels: int | None = None  # rows that its fit learned from
     draws: list[CellResult] = field(default_factory=list)
 
     def key(self, *less: str) -> tuple[Any, ...]:
@@ -52,6 +54,7 @@ class AcrossPlan:
     summary: SummaryPlan
     robust: Mapping[str, Sequence[str]] = field(default_factory=dict)  # metric -> attacks, in the order of the task
     main: Mapping[str, Any] | None = None  # fields of the main record, where it runs over several cells
+    reach: float | None = None  # the score whose label budget is asked for
 
     def is_main(self, base: Mapping[str, Any], metric: MetricInfo, over: str, variant: str | None = None, *, first: bool = True) -> bool:
         """Say whether a record over cells is the task's main one; without a variant named, the first one is."""
@@ -82,6 +85,7 @@ def across_records(plan: AcrossPlan, cells: Sequence[CellResult], resampler: Res
                 yield from _domain_records(plan, metric, among, resampler)
                 yield from _family_records(plan, metric, among, resampler)
             yield from _draw_records(plan, metric, means, resampler)
+            yield from _budget_records(plan, metric, known, means, resampler)
         if metric.name in plan.robust:
             yield from _robust_records(plan, metric, known, resampler)
 
@@ -105,7 +109,9 @@ def join_draws(cells: Sequence[CellResult]) -> list[CellResult]:
         shared = [name for name in group[0].items if all(name in cell.items for cell in group)]
         items = {} if because else {name: group[0].items[name] for name in shared}
         status = "failed" if because else "measured"
-        joined.append(CellResult(base=base, items=items, status=status, reason=because, grouped=group[0].grouped, draws=group))
+        joined.append(
+            CellResult(base=base, items=items, status=status, reason=because, grouped=group[0].grouped, draws=group, labels=group[0].labels)
+        )
     return joined
 
 
@@ -378,6 +384,31 @@ def _draw_records(plan: AcrossPlan, metric: MetricInfo, means: Sequence[CellResu
             if (main or cell.grouped) and metric.reduce is not None and not side[0].episodic:
                 own = replace(plan.summary, base=cell.base, main_cell=main)
                 yield from group_records(own, side, metric, resampler, estimate_side)
+
+
+# --- label budgets ------------------------------------------------------------------------------------------------
+
+
+def _budget_records(
+    plan: AcrossPlan, metric: MetricInfo, cells: Sequence[CellResult], means: Sequence[CellResult], resampler: Resampler
+) -> Iterator[Record]:
+    """Yield the slope of the score over the logarithm of labels, and the labels that a stated score needs."""
+    whole = [cell for cell in cells if "/" not in str(cell.base["fit"] or "")]
+    for group in _group([*means, *whole], lambda cell: cell.key("fit")).values():
+        ordered = order_budgets(group)
+        if len(ordered) < 2:
+            continue
+        base = dict(ordered[0].base)
+        because = _lacking(ordered, lambda cell: f"fit {cell.base['fit']}")
+        if because:
+            yield _failed(plan, metric, {**base, "fit": None}, "slope", "budget", because)
+            continue
+        for variant in _variants(metric, ordered):
+            sides = [cell.side(variant) for cell in ordered]
+            curve = LabelCurve(metric, [cell.labels or 0 for cell in ordered], sides, resampler)
+            for statistic, reference, found in curve_records(metric, curve, plan.reach):
+                record = make_metric_record(plan.summary, sides[0][0], metric, found, **budget_fields(base, statistic, reference))
+                yield record if statistic == "slope" else {**record, "higher_is_better": False}
 
 
 def _failed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evalharness.board import BoardRow, BoardTable, interval_notes
@@ -15,7 +16,7 @@ BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), 
 
 def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
     """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own."""
-    plain = [record for record in records if is_single(record)]
+    plain = [record for record in records if is_single(record) or record["over"] == "budget"]
     for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
         own = [record for record in plain if (record["suite"] or "", record["task"], limit_of(record)) == key]
         bases = [record for record in own if record["main"] and record["value"] is not None]
@@ -38,6 +39,7 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
         record
         for record in own
         if record["status"] != "not_applicable"
+        and record["over"] != "budget"
         and all(record[name] == value for name, value in wanted.items())
         and (by != "group" or record["group"] is not None)
     ]
@@ -51,10 +53,34 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
     for record in cells:
         label = record["encoder"] if by == "layer" else label_of(record)
         scores.setdefault(label, {})[_axis_value(record, by)] = score_of(record)
-    rows = [BoardRow(encoder=encoder, scores=found, ranked=True) for encoder, found in sorted(scores.items())]
+    curves = _budget_scores(own, wanted) if by == "fit" else {}
+    columns |= {name: name for found in curves.values() for name in found}
+    rows = [BoardRow(encoder=encoder, scores=found | curves.get(encoder, {}), ranked=True) for encoder, found in sorted(scores.items())]
     limit = f" · limited to {key[2]} rows" if key[2] else ""
     title = f"{key[0] or 'single tasks'} · {key[1]} · {base['metric']} by {by}{limit}"
     return BoardTable(title=title, columns=columns, rows=rows, notes=interval_notes(cells), records=list(cells))
+
+
+def _budget_scores(own: Sequence[Record], wanted: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
+    """Return what ten times the labels add and what a stated score needs, by encoder, beside the fits of a table."""
+    found: dict[str, dict[str, Score]] = {}
+    for record in own:
+        if record["over"] != "budget" or any(record[name] != value for name, value in wanted.items()):
+            continue
+        if record["statistic"] == "slope":
+            found.setdefault(label_of(record), {})["per tenfold\nlabels"] = score_of(record)
+        elif record["statistic"] == "reach":
+            name = f"labels for\n{str(record['reference']).replace('=', ' ')}"
+            found.setdefault(label_of(record), {})[name] = replace(score_of(record), shown=_labels_text(record))
+    return found
+
+
+def _labels_text(record: Record) -> str:
+    """Return a number of labels with its interval; a score that is not reached says beyond which budget."""
+    if record["value"] is None:
+        return "not reached"
+    ends = "" if record["low"] is None else f" [{record['low']:.0f}, {record['high']:.0f}]"
+    return f"{record['value']:.0f}{ends}"
 
 
 def _axis_sizes(cells: Sequence[Record], by: str) -> dict[str, str]:

@@ -429,6 +429,8 @@ class CellMaker:
         mask = np.zeros(len(rows), dtype=bool)
         mask[share] = True
         mask = _keep_one_of_each(mask, rows, pool, target)
+        if not mask.any():  # every class has a single row; an evaluator that must choose says that it cannot
+            return rows, None, False
         return rows[~mask], rows[mask], True
 
     def _limited(self, pool: Pool, rows: Array, target: str | None, limit: int | None) -> Array:
@@ -450,8 +452,6 @@ def _keep_one_of_each(mask: Array, rows: Array, pool: Pool, target: str | None) 
     lost = np.setdiff1d(codes[mask], codes[~mask])
     for code in lost:
         mask[np.flatnonzero(mask & (codes == code))[0]] = False
-    if not mask.any():
-        raise DataError("every class has a single row; validation needs a class with two")
     return mask
 
 

@@ -124,7 +124,7 @@ def compare(
         raise DataError(f"nothing that both `{first}` and `{second}` were measured on{because}")
     rows = []
     for one, other in pairs:
-        rows.append(_compare_records(evidence, one, other, items))
+        rows.append(compare_records(evidence, one, other, items))
         evidence.forget()
     if all(row.refused for row in rows):
         raise DataError(f"`{first}` and `{second}` cannot be compared: " + "; ".join(f"{row.task}: {row.refused}" for row in rows))
@@ -192,7 +192,7 @@ def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:
 # --- one pair of records ------------------------------------------------------------------------------------------
 
 
-def _compare_records(evidence: Evidence, one: Record, other: Record, num_items: int) -> Comparison:
+def compare_records(evidence: Evidence, one: Record, other: Record, num_items: int = 0) -> Comparison:
     """Compare two records; what must not be compared is refused with the reason."""
     row = Comparison(
         suite=one["suite"],

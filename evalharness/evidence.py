@@ -260,13 +260,16 @@ class Evidence:
             raise StoreError(f"unit `{key}` has no records")
         base = {name: records[0][name] for name in CELL_FIELDS}
         items = self.items_of(suite, key) if line["status"] not in ("failed", "not_applicable") else {}
-        return CellResult(base=base, items=items, status=line["status"], reason=line.get("reason"), grouped=bool(line.get("asked")))
+        result = CellResult(base=base, items=items, status=line["status"], reason=line.get("reason"), grouped=bool(line.get("asked")))
+        result.labels = line.get("labels")
+        return result
 
     def summary_plan(self, record: Record) -> SummaryPlan:
         """Return what the summariser was given for the unit of a record."""
         across = "members" in self.line(record["suite"], record["unit"])
         task, line = self.task(record), self._item_line(record)
-        names = {self._facts(record, "evaluators", record["evaluator"])["main"]}
+        facts = self._facts(record, "evaluators", record["evaluator"])
+        names = {facts.get("mains", {}).get(line.get("target_kind"), facts["main"])}
         if line["alias"] == task["main_alias"]:
             names.add(task["main_metric"])
 
@@ -295,7 +298,7 @@ class Evidence:
         summary.main_cell = False
         robust = {name.partition(".")[2]: attacks for name, attacks in task["robust"].items() if name.partition(".")[0] == line["alias"]}
         main = task["main_across"] if line["alias"] == task["main_alias"] else None
-        return AcrossPlan(summary=summary, robust=robust, main=main)
+        return AcrossPlan(summary=summary, robust=robust, main=main, reach=task.get("reach", {}).get(line["alias"]))
 
     def resampler(self, record: Record) -> Resampler:
         """Return the resampler of a record's seed."""

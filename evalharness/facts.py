@@ -85,13 +85,14 @@ def _task_facts(plan: TaskPlan) -> dict[str, Any]:
         "cluster": file.data.cluster,
         "groups": [[entry] if isinstance(entry, str) else list(entry) for entry in file.groups],
         "robust": {name: list(attacks) for name, attacks in file.robust.items()},
+        "reach": {alias: use.reach for alias, use in file.evaluators.items() if use.reach is not None},
         "codecs": list(dict.fromkeys(cell.codec.name for cell in plan.cells)),
         "seed": plan.seed,
     }
 
 
 def _evaluator_facts(spec: EvaluatorSpec) -> dict[str, Any]:
-    return {"main": spec.main, "metrics": [describe_metric(metric) for metric in spec.metrics]}
+    return {"main": spec.main, "mains": dict(spec.mains), "metrics": [describe_metric(metric) for metric in spec.metrics]}
 
 
 def describe_metric(metric: MetricInfo) -> dict[str, Any]:

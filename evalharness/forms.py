@@ -39,6 +39,7 @@ _FORMS: dict[str, tuple[Form, Form]] = {  # with fewer than thirty units, and wi
     "balanced_accuracy": (_PERCENTILE, _PERCENTILE),
     "auc": (_PERCENTILE, _BCA),
     "average_precision": (_PERCENTILE, _PERCENTILE),
+    "macro_average_precision": (_PERCENTILE, _PERCENTILE),
     "spearman": (Form("bca"), _BCA),
     "pearson": (_FISHER, _FISHER),
     "r2": (_BCA, _BCA),

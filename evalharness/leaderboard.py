@@ -16,11 +16,12 @@ from evalharness.shown import CELL_AXES, Record, counterparts, label_of, matches
 from evalharness.store.results import ResultsReader
 
 if TYPE_CHECKING:
+    from evalharness.compare import Comparison
     from evalharness.evidence import Evidence
     from evalharness.ranks import SuiteRanks, TaskRanks
     from evalharness.registry import Registry
 
-AXES = (*BY, "cost")
+AXES = (*BY, "target", "cost")
 
 
 def make_board(
@@ -31,6 +32,7 @@ def make_board(
     where: Mapping[str, str] | None = None,
     keep: Callable[[Record], bool] | None = None,
     partial: bool = False,
+    reference: str | None = None,
     registry: Callable[[], Registry] | None = None,
 ) -> Board:
     """Make the leaderboard of result folders; several are merged, the newest row of a key wins, ``keep`` chooses among them.
@@ -38,9 +40,10 @@ def make_board(
     Args:
         folders: result folders, or single runs.
         suite: show one suite.
-        by: show one axis instead: ``shift``, ``codec``, ``group``, ``fit``, ``layer`` or ``cost``.
+        by: show one axis instead: ``shift``, ``codec``, ``group``, ``fit``, ``layer``, ``target`` or ``cost``.
         where: keep the records whose fields have these texts.
         keep: keep the records for which this is true.
+        reference: with ``by="target"``, the encoder whose differences to the others are shown too.
         partial: show the mean of an encoder that lacks tasks over those it has; it stays unranked.
         registry: gives the plugins whose reducers rank sets may need.
 
@@ -56,6 +59,8 @@ def make_board(
         check_fields(where or {})
         kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where or {})]
         return Board(tables=[_costs(folders, {label_of(record) for record in kept})])
+    if by == "target":
+        return _ledger(folders, records, suite, where or {}, reference, registry)
     facts = Facts(
         modalities=_task_facts(reader, "modality"),
         margins={task: margin for task, margin in _task_facts(reader, "margin").items() if margin is not None},
@@ -68,6 +73,34 @@ def make_board(
     if board.tables:
         board.tables[-1].notes += conflicts(reader, shown)
     return board
+
+
+def _ledger(
+    folders: Sequence[Path],
+    records: Sequence[Record],
+    suite: str | None,
+    where: Mapping[str, str],
+    reference: str | None,
+    registry: Callable[[], Registry] | None,
+) -> Board:
+    from evalharness.ledger import ledger_tables
+
+    check_fields(where)
+    kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where)]
+    pair = None
+    if reference is not None:
+        from evalharness.compare import compare_records
+        from evalharness.evidence import Evidence
+
+        evidence = Evidence(folders, registry)
+
+        def pair(one: Record, other: Record) -> Comparison:
+            return compare_records(evidence, one, other)
+
+    tables = list(ledger_tables(kept, reference, pair))
+    if not tables:
+        raise DataError("no task here has a probe on several targets; name them as a list under `data.target`")
+    return Board(tables=tables)
 
 
 def check_fields(where: Mapping[str, str]) -> None:

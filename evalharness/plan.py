@@ -121,6 +121,7 @@ class AcrossUnit:
     members: list[UnitPlan]
     robust: dict[str, list[str]]
     main: dict[str, Any] | None
+    reach: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

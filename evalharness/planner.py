@@ -108,8 +108,9 @@ class Planner:
                 name.partition(".")[2]: list(attacks) for name, attacks in plan.task.file.robust.items() if name.partition(".")[0] == alias
             }
             main = main_over_cells(plan.task) if alias == plan.task.main.alias else None
+            reach = plan.task.file.evaluators[alias].reach
             unit = AcrossUnit(
-                key=digest(["across", [member.key for member in members], robust, main]),
+                key=digest(["across", [member.key for member in members], robust, main, reach]),
                 suite=selection.suite,
                 suite_version=selection.version,
                 task=_task_key(plan.task),
@@ -118,6 +119,7 @@ class Planner:
                 members=members,
                 robust=robust,
                 main=main,
+                reach=reach,
             )
             self._plan.across.append(unit)
 

@@ -90,10 +90,11 @@ class FitFile(_Model):
 
 
 class UseFile(_Open):
-    """Use an evaluator with parameters, on the named fits."""
+    """Use an evaluator with parameters, on the named fits; ``reach`` is the score whose label budget is asked for."""
 
     use: str
     fits: list[str] | None = None
+    reach: float | None = None
 
 
 class ShiftDataFile(_Model):

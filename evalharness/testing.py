@@ -258,7 +258,8 @@ def check_evaluator(spec: EvaluatorSpec, *, train: Table | None = None, test: Si
         fitted = spec.fit(train.take(half[::2]), train.take(half[1::2]), generator=torch.Generator().manual_seed(1), **given)
     outcomes = spec.score(fitted, side, clean=side, exact=side, base=train, generator=torch.Generator().manual_seed(2), **given)
     assert outcomes, "expected at least one outcome"
-    assert any(metric.name == spec.main for metric in spec.metrics), f"main metric `{spec.main}` is not among the metrics"
+    for main in (spec.main, *spec.mains.values()):
+        assert any(metric.name == main for metric in spec.metrics), f"main metric `{main}` is not among the metrics"
     for outcome in outcomes:
         for name, values in outcome.columns.items():
             assert len(values) == len(outcome.rows), f"column `{name}`: {len(values)} values for {len(outcome.rows)} rows"

@@ -202,17 +202,22 @@ class EvaluatorSpec(Spec):
     ``fit(train: Table, validation: Table | None, *, generator, **params) -> fitted``
     ``score(fitted, test: Side, *, clean=None, exact=None, base=None, generator, **params) -> list[Outcome]``
     ``head(fitted)`` gives a differentiable map of vectors (B, D) to logits (B, C), or None.
-    ``needs`` is a subset of {train, validation, clean, exact, base}; ``main`` names the main metric.
+    ``needs`` is a subset of {train, validation, clean, exact, base}; ``main`` names the main metric, ``mains`` that of other target kinds.
     ``target_kinds`` lists the column kinds it can learn or score; empty means that it needs no target.
     """
 
     target_kinds: tuple[str, ...]
     metrics: tuple[MetricInfo, ...]
     main: str
+    mains: Mapping[str, str] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
     fit: Callable[..., Any] | None = None
     score: Callable[..., list[Outcome]]
     head: Callable[[Any], Callable[[torch.Tensor], torch.Tensor] | None] | None = None
+
+    def main_of(self, kind: str | None) -> str:
+        """Return the main metric for a target of a kind."""
+        return self.mains.get(kind, self.main) if kind else self.main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-6
 STATUSES = {"measured", "not_measured", "not_applicable", "not_converged", "insufficient", "undecided", "suspect", "failed"}
-STATISTICS = {"value", "difference", "ratio", "worst", "gap", "mean", "slope", "spread"}
+STATISTICS = {"value", "difference", "ratio", "worst", "gap", "mean", "slope", "spread", "reach"}
 _EQUAL = ("level", "method", "scope", "n", "n_units", "status", "reason", "higher_is_better", "main")
 _CLOSE = ("value", "low", "high", "p")
 _TYPES = {

@@ -154,6 +154,8 @@ class TaskWalk:
             "encoder": unit.encoder,
             "evaluator": unit.base["evaluator"],
             "alias": unit.cell.alias,
+            "target_kind": self._target_kind(unit.cell.target),
+            "labels": self._labels_of(unit),
             "status": "measured",
             "reason": None,
         }
@@ -210,8 +212,9 @@ class TaskWalk:
             "reason": None if bad is None else bad.reason,
             "members": [member.key for member in unit.members],
         }
+        across = AcrossPlan(summary=plan, robust=unit.robust, main=unit.main, reach=unit.reach)
         try:
-            records = list(across_records(AcrossPlan(summary=plan, robust=unit.robust, main=unit.main), cells, self._resampler))
+            records = list(across_records(across, cells, self._resampler))
         except Exception as error:  # noqa: BLE001 (a plugin's reducer may raise anything)
             return self._failed(plan, line, self._reason(error, first.cell.evaluator.name))[0]
         return UnitResult(key=unit.key, line=line, records=records)
@@ -220,7 +223,15 @@ class TaskWalk:
         items = self._items_of(unit)
         status = "measured" if items else "failed"
         reason = None if items else self._reasons.get(unit.key, "failed")
-        return CellResult(base=unit.base, items=items, status=status, reason=reason, grouped=unit.cell.grouped)
+        result = CellResult(base=unit.base, items=items, status=status, reason=reason, grouped=unit.cell.grouped)
+        result.labels = self._labels_of(unit)
+        return result
+
+    def _labels_of(self, unit: UnitPlan) -> int | None:
+        """Return the rows that the unit's fit learned from, those it carved out for validation among them; the mean over folds."""
+        fits = [self._plan.fits[job.fit] for job in unit.jobs if job.fit is not None]
+        sizes = [len(fit.train.positions) + (len(fit.validation.positions) if fit.validation and fit.carved else 0) for fit in fits]
+        return round(sum(sizes) / len(sizes)) if sizes else None
 
     def _items_of(self, unit: UnitPlan) -> dict[str, Items]:
         """Return the outcomes of an earlier unit by variant, from memory or from what is stored; empty where it has none."""
@@ -260,10 +271,11 @@ class TaskWalk:
 
     def _summary_plan(self, unit: UnitPlan) -> SummaryPlan:
         main, spec = self.task.task.main, unit.cell.evaluator
+        own = spec.main_of(self._target_kind(unit.cell.target))
         return SummaryPlan(
             base=unit.base,
             metrics=spec.metrics,
-            main_metrics=frozenset({spec.main, main.metric} if unit.cell.alias == main.alias else {spec.main}),
+            main_metrics=frozenset({own, main.metric} if unit.cell.alias == main.alias else {own}),
             params=unit.cell.params,
             main_cell=unit.main,
             main_metric=main.metric,
@@ -271,6 +283,11 @@ class TaskWalk:
             groups=self._groups if is_grouped(unit) else lambda _: [],
             unit=unit.key,
         )
+
+    def _target_kind(self, target: str | None) -> str | None:
+        """Return the kind of a target column of the scored rows."""
+        columns = [pool.columns[target] for pool in self.task.data.pools.values() if target in pool.columns] if target else []
+        return columns[0].kind if columns else None
 
     def _groups(self, part: str) -> list[tuple[str, Column | None]]:
         """Return the class columns that a part's items are grouped by."""

@@ -14,11 +14,14 @@ def leaderboard(
     folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR ...]", help="Result folders; several are merged.")] = None,
     style: Annotated[str, typer.Option("--format", help="table, markdown, html, latex, csv, json, or a plugin's format.")] = "table",
     suite: Annotated[str | None, typer.Option(help="Show one suite.")] = None,
-    by: Annotated[str | None, typer.Option(help="Show one axis: shift, codec, group, fit, layer or cost.")] = None,
+    by: Annotated[str | None, typer.Option(help="Show one axis: shift, codec, group, fit, layer, target or cost.")] = None,
     where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Keep matching records; may be repeated.")] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Show the mean of an encoder that lacks tasks over those it has; it stays unranked.")
     ] = False,
+    reference: Annotated[
+        str | None, typer.Option(metavar="ENCODER", help="With --by target: show the differences of the other encoders to this one.")
+    ] = None,
     plugins: Plugins = None,
 ) -> None:
     """Print the leaderboard of result folders."""
@@ -32,6 +35,7 @@ def leaderboard(
         by=by,
         where=read_pairs(where, "--where"),
         partial=partial,
+        reference=reference,
         registry=lambda: registry,
     )
     typer.echo(reporter.render(board))

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from evalharness.numerics._episodes import Episodes
 
 METRICS = ("l2", "cosine")
-_SAFE_EXPONENT = 40  # squares of what lies within 2^±40, and their sums, are ordinary float32 numbers
+# Squares of what lies within 2^±20, and of what rounding leaves of their differences, are ordinary float32 numbers, and so are their sums.
+_SAFE_EXPONENT = 20
+_LOW_EXPONENT = 40
 _CUDA_BLOCK_BYTES = 512 * 2**20
+_BLOCK_BYTES = 16 * 2**20
 
 
 class EpisodeScores(NamedTuple):
@@ -56,7 +59,7 @@ def score_episodes(
         penalty: positive, of ``ridge`` and ``logistic``.
         base_mean: (D,), the mean of base-training vectors, of ``simpleshot-cl2n``; a vector that equals it has no direction and stays 0.
         ids: (N,) names of the vectors, for messages.
-        block_bytes: bounds what one block of episodes holds; default 16 MiB (`logistic` 64), since a processor's cache holds little more, on a GPU 512 MiB.
+        block_bytes: bounds what one block of episodes holds; default 16 MiB, on a GPU 512 MiB.
 
     Returns:
         The scores, of the vectors' kind and device; every head but ``logistic`` always converges.
@@ -77,11 +80,9 @@ def score_episodes(
         raise UsageError(f"`penalty` must be positive, got {penalty}")
     given = as_float(as_tensor(vectors))
     require_matrix(given, "vectors")
-    if given.numel() and not bool(torch.stack(torch.aminmax(given)).isfinite().all()):  # one fast pass; the slow one names rows
-        require_finite(given, "vectors", ids)
     chosen = _COSINE if head == "nearest-centroid" and metric == "cosine" else HEADS[head]
     blocks = _blocks(given, episodes, chosen, block_bytes)
-    ready = chosen.prepare(given, base_mean, ids)
+    ready = chosen.prepare(*_rescale(given, base_mean, ids), ids)
     parts = [_score_block(ready, *block, chosen.fit, penalty) for block in blocks]
     return EpisodeScores(*(as_kind(torch.cat(part), vectors) for part in zip(*parts, strict=True)))
 
@@ -91,39 +92,42 @@ def _blocks(vectors: torch.Tensor, episodes: Episodes, head: _Head, block_bytes:
     support, query = as_tensor(episodes.support, vectors.device), as_tensor(episodes.query, vectors.device)
     if not len(vectors) or int(max(support.max(), query.max())) >= len(vectors):
         raise UsageError(f"`episodes` point beyond the {len(vectors)} rows of `vectors`: draw them from labels of the same rows")
-    limit = block_bytes or (_CUDA_BLOCK_BYTES if vectors.is_cuda else head.block_bytes)
-    rows = query.shape[1] * (query.shape[2] + head.copies * support.shape[2])
-    step = max(1, limit // (vectors.element_size() * vectors.shape[1] * rows))
+    limit = block_bytes or (_CUDA_BLOCK_BYTES if vectors.is_cuda else _BLOCK_BYTES)
+    way, num_queries, shot = *query.shape[1:], support.shape[2]
+    rows = way * (2 + head.copies * shot + num_queries)
+    step = max(1, limit // (vectors.element_size() * (vectors.shape[1] * rows + way * way * num_queries)))
     yield from zip(torch.split(support, step), torch.split(query, step), strict=True)
 
 
 # --- what a head sees -----------------------------------------------------------------------------------------------
 
 
-def _exponent(vectors: torch.Tensor) -> int:
-    """Return e such that the largest magnitude lies in [2^(e-1), 2^e); 0 where squares are ordinary numbers as it is."""
-    largest = torch.stack(torch.aminmax(vectors)).abs().amax()
+def _rescale(vectors: torch.Tensor, base_mean: Any | None, ids: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Check both and, where squares could overflow or vanish, divide both by a power of two: exact, and no order of distances changes."""
+    bounds = [*torch.aminmax(vectors)]
+    mean = None
+    if base_mean is not None:
+        mean = as_float(as_tensor(base_mean, vectors.device)).to(vectors.dtype)
+        if mean.shape != vectors.shape[1:]:
+            raise UsageError(f"`base_mean` must have shape ({vectors.shape[1]},), got {tuple(mean.shape)}")
+        if not bool(mean.isfinite().all()):
+            raise VectorsError("`base_mean` must be finite, got NaN or infinity")
+        bounds += torch.aminmax(mean)
+    largest = torch.stack(bounds).abs().amax()
+    if not bool(largest.isfinite()):
+        require_finite(vectors, "vectors", ids)  # a slower pass, which names rows
     exponent = int(torch.frexp(largest).exponent)
-    return exponent if abs(exponent) > _SAFE_EXPONENT else 0
-
-
-def _divide(vectors: torch.Tensor, exponent: int) -> torch.Tensor:
-    """Divide by 2^exponent, exactly; in two steps, since a float cannot hold every such factor."""
-    if exponent == 0:
-        return vectors
+    if abs(exponent) <= _SAFE_EXPONENT:
+        return vectors, mean
+    # In two steps, since a float cannot hold every such factor.
     half = -exponent // 2
-    return vectors * 2.0**half * 2.0 ** (-exponent - half)
-
-
-def _rescale(vectors: torch.Tensor) -> torch.Tensor:
-    """Bring the largest entry near 1 where squares could overflow or vanish; it changes no order of distances."""
-    return _divide(vectors, _exponent(vectors))
+    first, second = 2.0**half, 2.0 ** (-exponent - half)
+    return vectors * first * second, None if mean is None else mean * first * second
 
 
 def _centre(vectors: torch.Tensor) -> torch.Tensor:
     """Subtract the mean: no distance changes, but less of each is lost in rounding."""
-    vectors = _rescale(vectors)
-    return _rescale(vectors - vectors.mean(dim=0))
+    return vectors - vectors.mean(dim=0)
 
 
 def _normalise(vectors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
@@ -134,45 +138,38 @@ def _normalise(vectors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
 def _norms(vectors: torch.Tensor) -> torch.Tensor:
     """Return Euclidean norms (N,), those of rows whose squares vanish beside the largest by way of float64."""
     norms = torch.linalg.vector_norm(vectors, dim=1)
-    low = (norms < 2.0**-_SAFE_EXPONENT).nonzero().flatten()
+    low = (norms < 2.0**-_LOW_EXPONENT).nonzero().flatten()
     if len(low):
         norms[low] = row_norms(vectors[low]).to(norms.dtype)
     return norms
 
 
-def _plain(vectors: torch.Tensor, base_mean: Any, ids: Any) -> torch.Tensor:
+def _plain(vectors: torch.Tensor, base_mean: torch.Tensor | None, ids: Any) -> torch.Tensor:
     del base_mean, ids
     return _centre(vectors)
 
 
-def _unit(vectors: torch.Tensor, base_mean: Any, ids: Any) -> torch.Tensor:
+def _unit(vectors: torch.Tensor, base_mean: torch.Tensor | None, ids: Any) -> torch.Tensor:
     """Return unit vectors."""
     del base_mean
-    vectors = _rescale(vectors)
     norms = _norms(vectors)
     require_directions(norms, "vectors", ids)
     return _normalise(vectors, norms)
 
 
-def _centred_unit(vectors: torch.Tensor, base_mean: Any, ids: Any) -> torch.Tensor:
+def _centred_unit(vectors: torch.Tensor, base_mean: torch.Tensor | None, ids: Any) -> torch.Tensor:
     """Return unit vectors less their mean, which no distance and no unpenalised bias can tell from unit vectors."""
     return _centre(_unit(vectors, base_mean, ids))
 
 
-def _unit_from_base(vectors: torch.Tensor, base_mean: Any, ids: Any) -> torch.Tensor:
-    """Return unit vectors of the differences to the base mean."""
+def _unit_from_base(vectors: torch.Tensor, base_mean: torch.Tensor | None, ids: Any) -> torch.Tensor:
+    """Return unit vectors of the differences to the base mean, less their mean."""
     del ids
     if base_mean is None:
         raise UsageError(
             "the head `simpleshot-cl2n` subtracts the mean of base-training vectors: give `base_mean`, or use `simpleshot-l2n`"
         )
-    mean = as_float(as_tensor(base_mean, vectors.device)).to(vectors.dtype)
-    if mean.shape != vectors.shape[1:]:
-        raise UsageError(f"`base_mean` must have shape ({vectors.shape[1]},), got {tuple(mean.shape)}")
-    if not bool(mean.isfinite().all()):
-        raise VectorsError("`base_mean` must be finite, got NaN or infinity")
-    exponent = _exponent(torch.stack([*torch.aminmax(vectors), *torch.aminmax(mean)]))
-    centred = _rescale(_divide(vectors, exponent) - _divide(mean, exponent))
+    centred = vectors - base_mean
     return _centre(_normalise(centred, _norms(centred)))
 
 
@@ -194,9 +191,10 @@ def _score_block(
     count, way, num_queries = query.shape
     weights, bias, converged = fit(vectors, support, penalty)
     queries = vectors.index_select(0, query.flatten()).view(count, way * num_queries, -1)
-    scores = torch.baddbmm(bias.unsqueeze(1), queries, weights.mT)
-    # torch.argmax promises the first of several maxima.
-    hits = torch.argmax(scores, dim=2).view(query.shape) == torch.arange(way, device=vectors.device)[:, None]
+    # Classes times queries, not the reverse, which takes half as long again.
+    scores = (weights @ queries.mT).add_(bias.unsqueeze(2))
+    # torch.max promises the first of several maxima, as argmax does, and is seven times as fast across rows.
+    hits = torch.max(scores, dim=1).indices.view(query.shape) == torch.arange(way, device=vectors.device)[:, None]
     return hits.sum(dim=(1, 2)).double() / (way * num_queries), converged
 
 
@@ -255,18 +253,17 @@ def _fit_logistic(vectors: torch.Tensor, support: torch.Tensor, penalty: float) 
     return _Linear(path.weights[:, 0].mT, path.bias[:, 0], path.converged[:, 0])
 
 
-_Prepare = Callable[[torch.Tensor, Any, Any], torch.Tensor]
+_Prepare = Callable[[torch.Tensor, torch.Tensor | None, Any], torch.Tensor]
 _Fit = Callable[[torch.Tensor, torch.Tensor, float], _Linear]
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """Hold what a head sees, how it is fitted, how many float32 copies of the support that takes, and the block that it is fastest with."""
+    """Hold what a head sees, how it is fitted, and how many float32 copies of the support that takes."""
 
     prepare: _Prepare
     fit: _Fit
-    copies: int = 1
-    block_bytes: int = 16 * 2**20
+    copies: int = 0
 
 
 _COSINE = _Head(_unit, _fit_angles)
@@ -276,5 +273,5 @@ HEADS = {
     "simpleshot-l2n": _Head(_centred_unit, _fit_distances),
     "simpleshot-cl2n": _Head(_unit_from_base, _fit_distances),
     "ridge": _Head(_centred_unit, _fit_ridge, copies=4),
-    "logistic": _Head(_centred_unit, _fit_logistic, copies=12, block_bytes=64 * 2**20),
+    "logistic": _Head(_centred_unit, _fit_logistic, copies=4),
 }

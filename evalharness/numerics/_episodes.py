@@ -153,12 +153,12 @@ def _draw(sizes: torch.Tensor, count: int, generator: torch.Generator) -> torch.
     Floyd's algorithm (Bentley & Floyd 1987) loops over draws, never over episodes or items, and a shuffle follows,
     since its order is not random.
     """
-    drawn = torch.empty((*sizes.shape, count), dtype=torch.int64)
+    drawn = torch.empty((count, *sizes.shape), dtype=torch.int64)  # draws first: each is then one stretch of memory
     for at in range(count):
         top = sizes - count + at
         uniform = torch.rand(sizes.shape, dtype=torch.float64, generator=generator)
         pick = (uniform * (top + 1)).to(torch.int64)
-        taken = (drawn[..., :at] == pick.unsqueeze(-1)).any(-1)
-        drawn[..., at] = torch.where(taken, top, pick)
-    shuffle = torch.rand(drawn.shape, dtype=torch.float64, generator=generator).argsort(-1)
-    return drawn.gather(-1, shuffle)
+        taken = (drawn[:at] == pick).any(0)
+        drawn[at] = torch.where(taken, top, pick)
+    shuffle = torch.rand((*sizes.shape, count), dtype=torch.float64, generator=generator).argsort(-1)
+    return drawn.movedim(0, -1).gather(-1, shuffle)

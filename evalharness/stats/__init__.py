@@ -35,7 +35,7 @@ from evalharness.stats._many import (
     nemenyi_difference,
 )
 from evalharness.stats._paired import McNemar, PairedDifference, mcnemar, paired_difference, sign_flip
-from evalharness.stats._rank_reducers import auc, average_precision, spearman
+from evalharness.stats._rank_reducers import auc, average_precision, macro_average_precision, spearman
 from evalharness.stats._ranks import Pairwise, pairwise, rank_sets, rank_sets_from_errors
 from evalharness.stats._reducers import (
     REDUCERS,
@@ -107,6 +107,7 @@ __all__ = [
     "jackknife_interval",
     "jackknife_weights",
     "leave_one_out",
+    "macro_average_precision",
     "macro_f1",
     "make_prepared",
     "make_reducer",

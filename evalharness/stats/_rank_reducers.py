@@ -201,4 +201,30 @@ def average_precision(score: Array, positive: Array) -> Bound:
     return kernel
 
 
-REDUCERS.update(spearman=spearman, auc=auc, average_precision=average_precision)
+@make_prepared
+def macro_average_precision(relevant: Array, score: Array) -> Bound:
+    """Return the mean over labels of weighted average precisions; labels that no drawn row carries are left out, NaN where none is carried.
+
+    Args:
+        relevant: (M, L) bool or 0/1.
+        score: (M, L) numbers, higher for labels that are carried.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64 in [0, 1].
+
+    Source:
+        METRICS.md 1.3; scikit-learn's ``average_precision_score(average="macro")`` over the labels with positives.
+    """
+    labels = np.flatnonzero(np.asarray(relevant, dtype=bool).any(axis=0))
+    kernels = [average_precision.bind(score[:, label], relevant[:, label]) for label in labels]  # type: ignore[attr-defined]
+
+    def kernel(weights: Array) -> Array:
+        found = np.stack([each(weights) for each in kernels]) if kernels else np.empty((0, len(weights)))
+        known = np.isfinite(found)
+        return divide(np.where(known, found, 0.0).sum(axis=0), known.sum(axis=0))
+
+    return kernel
+
+
+REDUCERS.update(spearman=spearman, auc=auc, average_precision=average_precision, macro_average_precision=macro_average_precision)

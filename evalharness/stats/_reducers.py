@@ -40,6 +40,9 @@ def make_reducer(kernel: Kernel) -> Reducer:
     return make_prepared(prepare)
 
 
+MATRIX_REDUCERS = {"macro_average_precision"}  # of columns (M, L), a value a label
+
+
 def make_prepared(prepare: Callable[..., Bound]) -> Reducer:
     """Wrap ``prepare(*columns) -> kernel(weights (r, M)) -> (r,)``, for kernels that sort or group their columns once for all blocks.
 
@@ -106,9 +109,11 @@ def _check(name: str, columns: list[Array], given: Any) -> Array:
     weights = np.asarray(given)
     if weights.ndim != 2:
         raise UsageError(f"`weights` of reducer `{name}` must be (resamples, items), got shape {weights.shape}")
-    shapes = [column.shape for column in columns if column.shape != (weights.shape[1],)]
+    wide = name in MATRIX_REDUCERS
+    shapes = [column.shape for column in columns if column.ndim != 1 + wide or len(column) != weights.shape[1]]
     if shapes:
-        raise UsageError(f"columns of reducer `{name}` must have shape ({weights.shape[1]},) like its weights, got {shapes[0]}")
+        wanted = f"({weights.shape[1]}, L)" if wide else f"({weights.shape[1]},)"
+        raise UsageError(f"columns of reducer `{name}` must have shape {wanted} like its weights, got {shapes[0]}")
     if weights.dtype.kind == "f" and not (weights >= 0).all():
         raise UsageError(f"`weights` of reducer `{name}` must not be negative or NaN")
     return weights
@@ -116,6 +121,7 @@ def _check(name: str, columns: list[Array], given: Any) -> Array:
 
 def _missing(columns: list[Array]) -> Array | None:
     lacking = [np.isnan(column) for column in columns if column.dtype.kind == "f"]
+    lacking = [each if each.ndim == 1 else each.any(axis=tuple(range(1, each.ndim))) for each in lacking]
     if len({column.shape for column in lacking}) > 1:
         return None  # refused as soon as there are weights to name
     together = functools.reduce(np.logical_or, lacking) if lacking else None

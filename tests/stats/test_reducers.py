@@ -42,6 +42,11 @@ def two_classes(function):
     return quiet(lambda score, positive: function(positive, score) if 0 < positive.sum() < len(positive) else np.nan)
 
 
+def macro_precision(relevant, score):
+    held = np.flatnonzero(relevant.any(axis=0))
+    return np.mean([sk.average_precision_score(relevant[:, at], score[:, at]) for at in held]) if len(held) else np.nan
+
+
 REFERENCES = {
     "mean": quiet(np.mean),
     "ratio": quiet(lambda a, b: a.sum() / b.sum() if b.sum() else np.nan),
@@ -54,6 +59,7 @@ REFERENCES = {
     "balanced_accuracy": quiet(sk.balanced_accuracy_score),
     "macro_f1": quiet(lambda y, p: sk.f1_score(y, p, average="macro")),
     "calibration_error": quiet(ece),
+    "macro_average_precision": quiet(macro_precision),
 }
 KINDS = {
     "mean": "n",
@@ -67,6 +73,7 @@ KINDS = {
     "balanced_accuracy": "cc",
     "macro_f1": "cc",
     "calibration_error": "ub",
+    "macro_average_precision": "BN",
 }
 
 
@@ -76,6 +83,8 @@ def make_columns(kinds, n, generator):
         "b": lambda: generator.random(n) < 0.4,
         "c": lambda: generator.integers(-1, 4, n),
         "u": lambda: generator.random(n),
+        "B": lambda: generator.random((n, 3)) < [0.4, 0.2, 0.0],
+        "N": lambda: np.round(generator.standard_normal((n, 3)) * 2) / 2,
     }
     return [make[kind]() for kind in kinds]
 
@@ -103,7 +112,7 @@ def test_weights_stand_for_repeated_rows(name, data):
     weights = np.array(data.draw(st.lists(st.lists(st.integers(0, 4), min_size=n, max_size=n), min_size=1, max_size=3)))
     got = stats.get_reducer(name)(*columns, weights)
     for row, value in zip(weights, got, strict=True):
-        expected = REFERENCES[name](*(np.repeat(column, row) for column in columns)) if row.any() else np.nan
+        expected = REFERENCES[name](*(np.repeat(column, row, axis=0) for column in columns)) if row.any() else np.nan
         assert value == pytest.approx(expected, abs=1e-9, nan_ok=True)
 
 
@@ -116,7 +125,7 @@ def test_rows_of_weight_zero_are_absent_even_where_nan(name):
     weights = np.ones((2, 60), dtype=np.int8)
     weights[0, 7] = 0
     got = stats.REDUCERS[name](*columns, weights)
-    assert got[0] == pytest.approx(REFERENCES[name](*(np.delete(column, 7) for column in kept)), abs=1e-12)
+    assert got[0] == pytest.approx(REFERENCES[name](*(np.delete(column, 7, axis=0) for column in kept)), abs=1e-12)
     if columns[0].dtype.kind == "f":
         assert np.isnan(got[1])
 
@@ -148,7 +157,7 @@ def test_many_resamples_at_once_equal_one_at_a_time(name, kind):
     columns = make_columns(KINDS[name], 70, generator)
     weights = stats.counts(70, 40, generator)
     got = stats.REDUCERS[name](*columns, weights.astype(kind))
-    expected = [REFERENCES[name](*(np.repeat(column, row) for column in columns)) for row in weights]
+    expected = [REFERENCES[name](*(np.repeat(column, row, axis=0) for column in columns)) for row in weights]
     np.testing.assert_allclose(got, expected, atol=1e-9)
     np.testing.assert_allclose([stats.REDUCERS[name](*columns, row[None])[0] for row in weights], got, atol=1e-12)
 
@@ -190,7 +199,7 @@ def test_one_row_and_all_equal_rows(name):
     for seed in range(6):
         columns = make_columns(KINDS[name], 1, np.random.default_rng(seed))
         one = stats.REDUCERS[name](*columns, ones(1))[0]
-        many = stats.REDUCERS[name](*(np.repeat(column, 9) for column in columns), np.vstack([ones(9)] * 20))
+        many = stats.REDUCERS[name](*(np.repeat(column, 9, axis=0) for column in columns), np.vstack([ones(9)] * 20))
         assert many == pytest.approx(np.full(20, one), nan_ok=True, abs=1e-12)
 
 
@@ -307,3 +316,19 @@ def test_importing_stats_brings_no_torch_or_scipy():
 
     code = "import evalharness.stats, sys; print(sorted({'torch', 'scipy', 'sklearn', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_macro_average_precision_leaves_out_labels_that_no_drawn_row_carries():
+    rng = np.random.default_rng(0)
+    relevant, score = rng.random((60, 4)) < [0.5, 0.3, 0.02, 0.0], rng.standard_normal((60, 4)).round(1)
+    relevant[7, 2] = True
+    weights = np.stack([np.ones(60), *rng.integers(0, 3, (5, 60))])
+    weights[1, relevant[:, 2]] = 0
+    expected = []
+    for row in weights:
+        drawn = np.repeat(np.arange(60), row.astype(int))
+        held = np.flatnonzero(relevant[drawn].any(axis=0))
+        expected.append(sk.average_precision_score(relevant[drawn][:, held], score[drawn][:, held], average="macro"))
+    np.testing.assert_allclose(stats.macro_average_precision(relevant, score, weights), expected)
+    assert len(set(np.flatnonzero(relevant.any(axis=0)))) == 3
+    assert np.isnan(stats.macro_average_precision(np.zeros((5, 2), bool), np.zeros((5, 2)), np.ones((1, 5)))[0])

@@ -1,0 +1,182 @@
+"""Probes with one hidden layer, for classes and numbers: several weight decays trained at once, the best epoch of the best kept by validation loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evalharness import Outcome, Table
+from evalharness.errors import DataError, UsageError
+
+from .classes import check_two_classes, class_outcome, describe_rows
+from .numbers import check_varies, number_outcome
+from .settings import Scaling, make_scaling, place_in_grid, target_of, target_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH_ROWS = 256
+STEPS_AN_EPOCH = 20  # at least, by smaller batches of small data
+LEARNING_RATE = 1e-3
+
+
+@dataclass(slots=True, kw_only=True)
+class HiddenProbe:
+    """Hold a fitted network: two layers of weights and biases, and for numbers the mean and spread of the target."""
+
+    scaling: Scaling
+    layers: tuple[torch.Tensor, ...]
+    majority: int | None
+    centre: float
+    spread: float
+    details: dict[str, Any]
+
+    def logits(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return (B, C) logits of vectors (B, D)."""
+        return apply(self.layers, self.scaling(vectors))
+
+    def score(self, table: Table) -> Outcome:
+        """Return what was seen of every row."""
+        found = self.logits(table.vectors.dense())
+        if self.majority is None:
+            return number_outcome(found[:, 0].double() * self.spread + self.centre, table, self.details)
+        return class_outcome(found, table, self.majority, self.details)
+
+
+def apply(layers: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Return the output (..., B, C) of one network, or of M of them, for rows (B, D)."""
+    first, first_bias, second, second_bias = layers
+    return (rows @ first + first_bias).relu() @ second + second_bias
+
+
+def fit_hidden(
+    train: Table,
+    validation: Table | None,
+    generator: torch.Generator,
+    *,
+    scale: str,
+    hidden: int,
+    weight_decays: Sequence[float],
+    epochs: int,
+    patience: int,
+) -> HiddenProbe:
+    """Train one network a weight decay by AdamW, all at once on the same batches, until none has improved on validation rows for ``patience`` epochs.
+
+    Validation rows choose epoch and decay, so there is no refit on them.
+
+    Raises:
+        DataError: the training rows hold one class or one value, or there are no validation rows.
+        UsageError: a size is not positive.
+    """
+    if validation is None or not len(validation):
+        raise DataError("`mlp-probe` needs validation rows: they say when to stop")
+    decays = sorted({float(each) for each in weight_decays})
+    if min(hidden, epochs, patience) < 1 or not decays or decays[0] < 0:
+        raise UsageError(
+            f"expected `hidden`, `epochs` and `patience` of at least 1 and `weight_decays` not negative, got {hidden}, {epochs}, {patience} and {list(weight_decays)}"
+        )
+    is_class = target_of(train).kind == "class"
+    (check_two_classes if is_class else lambda table: check_varies(table, "training"))(train)
+    task = _pose(train, validation, scale, is_class=is_class)
+    layers, at, losses, ran = _train(task, generator, hidden, decays, epochs, patience)
+    details = {
+        "solver": "AdamW",
+        "hidden": hidden,
+        "weight_decay": decays[at],
+        **place_in_grid(decays, decays[at]),
+        "epochs": ran,
+        "validation_loss": losses[at],
+        "converged": True,
+        "refit_on_validation": False,
+        **(describe_rows(train, validation) if is_class else {"train_n": len(train), "validation_n": len(validation)}),
+    }
+    majority = int(np.bincount(target_of(train).values).argmax()) if is_class else None
+    return HiddenProbe(scaling=task.scaling, layers=layers, majority=majority, centre=task.centre, spread=task.spread, details=details)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Task:
+    """Hold scaled rows and targets to learn from and to judge by; ``outputs`` is C, or 1 for numbers."""
+
+    scaling: Scaling
+    rows: torch.Tensor
+    targets: torch.Tensor
+    held: torch.Tensor
+    held_targets: torch.Tensor
+    outputs: int
+    centre: float
+    spread: float
+
+    def losses(self, found: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return mean losses (M,) of outputs (M, B, C)."""
+        import torch
+
+        if targets.is_floating_point():
+            return (found[..., 0] - targets).square().mean(dim=1)
+        picked = found.log_softmax(dim=-1)[:, torch.arange(len(targets), device=targets.device), targets]
+        return -picked.mean(dim=1)
+
+
+def _pose(train: Table, validation: Table, scale: str, *, is_class: bool) -> _Task:
+    vectors = train.vectors.dense().float()
+    scaling = make_scaling(vectors, scale)
+    held, targets, held_targets = scaling(validation.vectors.dense()), target_tensor(train), target_tensor(validation)
+    outputs, centre, spread = 1, 0.0, 1.0
+    if is_class:
+        outputs = len(target_of(train).names)
+        known = held_targets < outputs
+        held, held_targets = held[known], held_targets[known]
+    else:
+        centre, spread = float(targets.mean()), float(targets.std(correction=0))
+        targets, held_targets = (((each - centre) / spread).float() for each in (targets, held_targets))
+    return _Task(
+        scaling=scaling,
+        rows=scaling(vectors),
+        targets=targets,
+        held=held,
+        held_targets=held_targets,
+        outputs=outputs,
+        centre=centre,
+        spread=spread,
+    )
+
+
+def _train(
+    task: _Task, generator: torch.Generator, hidden: int, decays: Sequence[float], epochs: int, patience: int
+) -> tuple[tuple[torch.Tensor, ...], int, list[float], int]:
+    """Return the best layers, which decay they belong to, the least validation loss of each, and the epochs run."""
+    import torch
+
+    count, dimensions = len(decays), task.rows.shape[1]
+    first = torch.randn(dimensions, hidden, generator=generator) * (2 / dimensions) ** 0.5
+    second = torch.randn(hidden, task.outputs, generator=generator) / hidden**0.5
+    shapes = (first, torch.zeros(1, hidden), second, torch.zeros(1, task.outputs))
+    layers = [each.to(task.rows).expand(count, *each.shape).clone().requires_grad_() for each in shapes]
+    shrink = 1 - LEARNING_RATE * torch.tensor(decays, device=task.rows.device)[:, None, None]
+    optimiser = torch.optim.Adam(layers, lr=LEARNING_RATE)
+    best = torch.full((count,), torch.inf, device=task.rows.device)
+    kept = [each.detach().clone() for each in layers]
+    size = max(16, min(BATCH_ROWS, len(task.rows) // STEPS_AN_EPOCH))
+    waited = epoch = 0
+    while epoch < epochs and waited < patience:
+        epoch += 1
+        for at in torch.split(torch.randperm(len(task.rows), generator=generator).to(task.rows.device), size):
+            optimiser.zero_grad()
+            total = task.losses(apply(layers, task.rows[at]), task.targets[at]).sum()
+            torch.autograd.backward(total)
+            with torch.no_grad():
+                for layer in (layers[0], layers[2]):
+                    layer.mul_(shrink)
+            optimiser.step()
+        with torch.no_grad():
+            losses = task.losses(apply(layers, task.held), task.held_targets)
+        better = losses < best
+        best = torch.where(better, losses, best)
+        kept = [torch.where(better[:, None, None], new.detach(), old) for new, old in zip(layers, kept, strict=True)]
+        waited = 0 if bool(better.any()) else waited + 1
+    chosen = int(best.argmin())
+    first_bias, second_bias = kept[1][chosen, 0], kept[3][chosen, 0]
+    return (kept[0][chosen], first_bias, kept[2][chosen], second_bias), chosen, best.tolist(), epoch

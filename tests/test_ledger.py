@@ -1,0 +1,75 @@
+"""The ledger: encoders against targets, linear and hidden-layer probes side by side, controls, and differences to a reference."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from builders import record
+
+from evalharness.errors import DataError
+from evalharness.ledger import ledger_tables
+
+TASK = """task: factors
+version: 1
+modality: vector
+data:
+  dataset: csv:{base}
+  inputs: {{vector: [a, b, c]}}
+  target: [sign, distance, exclusive]
+  splits: {{folds: 3}}
+evaluators:
+  linear: {{use: linear-probe, grid: [0.01, 1.0]}}
+  hidden: {{use: mlp-probe, hidden: 32, epochs: 100}}
+  shuffled: {{use: linear-probe, grid: [0.01, 1.0], control: shuffled}}
+cross: [[targets]]
+main: linear.accuracy
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, cli):
+    """Write rows whose first column's sign is linear, whose exclusive or of two signs is not, and run two encoders on them."""
+    base = tmp_path / "rows"
+    base.mkdir()
+    values = np.random.default_rng(0).standard_normal((360, 3))
+    values += 0.3 * np.sign(values)
+    with (base / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["a", "b", "c", "sign", "distance", "exclusive"])
+        for a, b, c in values:
+            writer.writerow([a, b, c, "plus" if a > 0 else "minus", f"{2 * b + 0.1 * c:.6f}", "yes" if (b > 0) != (c > 0) else "no"])
+    (tmp_path / "factors.yaml").write_text(TASK.format(base=base))
+    out = tmp_path / "out"
+    cli("run", str(tmp_path / "factors.yaml"), "-e", "identity", "-e", "random-projection?dim=2", "--out", str(out))
+    return out
+
+
+def test_a_ledger_of_two_encoders(folder, cli):
+    ran = cli("leaderboard", folder, "--by", "target", "--reference", "identity", "--format", "json")
+    assert ran.code == 0, ran.err
+    scores, differences = json.loads(ran.out)
+    rows = {row["encoder"]: {target: cell["value"] for target, cell in row["scores"].items()} for row in scores["rows"]}
+
+    assert list(scores["columns"]) == ["sign", "distance", "exclusive"]
+    assert scores["columns"]["distance"].startswith("distance\nR2\n")
+    assert rows["identity · linear-probe"]["sign"] > 0.9
+    assert rows["identity · linear-probe"]["distance"] > 0.9
+    assert rows["identity · linear-probe"]["exclusive"] < 0.2 < 0.6 < rows["identity · mlp-probe"]["exclusive"]
+    assert rows["identity · linear-probe, shuffled labels"]["sign"] < 0.25
+    assert any(note.startswith("identity: `exclusive` is there, but not linearly") for note in scores["notes"])
+
+    gaps = {row["encoder"]: row["scores"] for row in differences["rows"]}
+    name = next(name for name in gaps if name.endswith("· linear-probe"))
+    assert name == "random-projection?dim=2 · linear-probe"
+    expected = rows[name]["sign"] - rows["identity · linear-probe"]["sign"]
+    assert gaps[name]["sign"]["value"] == pytest.approx(expected)
+    assert gaps[name]["sign"]["low"] < expected < gaps[name]["sign"]["high"] < 0
+
+    assert cli("verify", folder).code == 0
+    assert "name them as a list under `data.target`" in cli("leaderboard", folder, "--by", "target", "--where", "target=sign").err
+
+
+def test_a_reference_that_is_no_encoder_is_refused():
+    with pytest.raises(DataError, match="`reference`: unknown encoder `c`"):
+        list(ledger_tables([record("a"), record("b")], "c"))
