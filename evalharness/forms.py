@@ -33,6 +33,7 @@ _PERCENTILE, _BCA, _BASIC, _SE = Form("percentile", True), Form("bca", True), Fo
 _FORMS: dict[str, tuple[Form, Form]] = {  # with fewer than thirty units, and with more
     "mean": (_BCA, _BCA),  # of values between bounds that are often reached, as nDCG; others see below
     "ratio": (_STUDENTISED, _STUDENTISED),
+    "above_chance": (_PERCENTILE, _PERCENTILE),
     "median": (_PERCENTILE, _PERCENTILE),
     "quantile": (_PERCENTILE, _PERCENTILE),
     "macro_f1": (_JACKKNIFE, _BASIC),

@@ -103,9 +103,10 @@ def _readings(rows: dict[str, dict[str, Score]], targets: Sequence[str]) -> list
         hidden = rows.get(f"{encoder} · mlp-probe", {})
         for target in targets if probe == "linear-probe" else ():
             linear, other = scores.get(target), hidden.get(target)
-            if linear is None or other is None or linear.value is None or other.value is None or other.low is None:
+            if linear is None or other is None or linear.value is None or other.value is None:
                 continue
-            if other.low > (linear.value if linear.high is None else linear.high):
+            # A score without an interval does not vary over resamples.
+            if (other.value if other.low is None else other.low) > (linear.value if linear.high is None else linear.high):
                 values = f"{number(linear.value)} linear, {number(other.value)} with a hidden layer"
                 found.append(f"{encoder}: `{target}` is there, but not linearly ({values}).")
     return found

@@ -39,6 +39,7 @@ from evalharness.stats._rank_reducers import auc, average_precision, macro_avera
 from evalharness.stats._ranks import Pairwise, pairwise, rank_sets, rank_sets_from_errors
 from evalharness.stats._reducers import (
     REDUCERS,
+    above_chance,
     bind_columns,
     calibration_error,
     get_reducer,
@@ -74,6 +75,7 @@ __all__ = [
     "SignedRank",
     "WorstGroup",
     "WorstGroupNull",
+    "above_chance",
     "auc",
     "average_precision",
     "balanced_accuracy",

@@ -203,6 +203,26 @@ def ratio(numerators: Array, denominators: Array, weights: Array) -> Array:
     return divide(sums[:, 0], sums[:, 1])
 
 
+@make_reducer
+def above_chance(hits: Array, chance: Array, weights: Array) -> Array:
+    """Return weighted scores above chance, (mean of hits - mean of chance) / (1 - mean of chance); NaN where chance is 1.
+
+    Args:
+        hits: (M,) bool or numbers in [0, 1].
+        chance: (M,) what a readout that knows nothing scores on each item, such as whether the commonest class is right.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64, at most 1; 0 is chance.
+
+    Source:
+        METRICS.md 1.6.
+    """
+    top = hits.astype(np.float64) - chance.astype(np.float64)
+    sums = moment_product(weights, np.stack([top, 1 - chance.astype(np.float64)], axis=1))
+    return divide(sums[:, 0], sums[:, 1])
+
+
 def divide(top: Array, bottom: Array, empty: float = np.nan) -> Array:
     """Return quotients, ``empty`` where ``bottom`` is 0."""
     return np.asarray(
@@ -353,4 +373,6 @@ def calibration_error(confidence: Array, hit: Array, weights: Array) -> Array:
 
 
 median = quantile(0.5)
-REDUCERS.update(mean=mean, ratio=ratio, median=median, pearson=pearson, r2=r2, calibration_error=calibration_error)
+REDUCERS.update(
+    mean=mean, ratio=ratio, above_chance=above_chance, median=median, pearson=pearson, r2=r2, calibration_error=calibration_error
+)

@@ -184,8 +184,6 @@ def class_outcome(logits: torch.Tensor, table: Table, majority: int, details: di
         "confidence": p.amax(dim=1).cpu(),
         "brier": (p.square().sum(dim=1) + 1 - 2 * torch.where(known, own.exp(), 0.0)).cpu(),
         "majority_hit": easy.cpu(),
-        "gain": (hit.to(torch.int8) - easy.to(torch.int8)).cpu(),
-        "room": (~easy).cpu(),
     }
     if num_classes > 5:
         columns["top5_hit"] = (log_p.topk(5, dim=1).indices == truth[:, None]).any(dim=1).cpu()

@@ -135,7 +135,7 @@ CLASS_METRICS = (
     MetricInfo(name="calibration_error", columns=("confidence", "hit"), reduce="calibration_error", higher_is_better=False),
     MetricInfo(name="brier", columns=("brier",), high=2.0, unit="score", higher_is_better=False),
     MetricInfo(name="majority_accuracy", columns=("majority_hit",), interval="wilson", higher_is_better=None),
-    MetricInfo(name="accuracy_above_majority", columns=("gain", "room"), reduce="ratio", low=-1e6),
+    MetricInfo(name="accuracy_above_majority", columns=("hit", "majority_hit"), reduce="above_chance", low=-1e6),
 )
 NUMBER_METRICS = (
     MetricInfo(name="r2", columns=("number", "predicted_number"), reduce="r2", low=float("-inf"), unit="score"),

@@ -50,6 +50,7 @@ def macro_precision(relevant, score):
 REFERENCES = {
     "mean": quiet(np.mean),
     "ratio": quiet(lambda a, b: a.sum() / b.sum() if b.sum() else np.nan),
+    "above_chance": quiet(lambda h, c: (h.mean() - c.mean()) / (1 - c.mean()) if len(h) and c.mean() < 1 else np.nan),
     "median": quiet(np.median),
     "pearson": quiet(lambda a, b: pearsonr(a, b)[0] if len(a) > 1 else np.nan),
     "spearman": quiet(lambda a, b: spearmanr(a, b)[0] if len(a) > 1 else np.nan),
@@ -64,6 +65,7 @@ REFERENCES = {
 KINDS = {
     "mean": "n",
     "ratio": "nn",
+    "above_chance": "bb",
     "median": "n",
     "pearson": "nn",
     "spearman": "nn",
@@ -293,7 +295,7 @@ def test_callable_is_its_own_reducer():
 def test_unknown_reducer_offers_near_matches():
     with pytest.raises(UsageError, match="unknown reducer `macro-f1`; did you mean `macro_f1`"):
         stats.get_reducer("macro-f1")
-    with pytest.raises(UsageError, match="unknown reducer `zzz`; known: auc, average_precision"):
+    with pytest.raises(UsageError, match="unknown reducer `zzz`; known: above_chance, auc"):
         stats.get_reducer("zzz")
 
 
