@@ -107,7 +107,7 @@ def test_one_axis_at_a_time():
     assert list(table(*everything, by="shift").columns) == ["clean", "noise 1", "noise 2"]
     assert list(table(*everything, by="codec").columns) == ["float32", "int8"]
     assert list(table(*everything, by="group").columns) == ["colour=red"]
-    with pytest.raises(DataError, match="expected `by` to be one of shift, codec, group, fit, layer, cost, got `size`"):
+    with pytest.raises(DataError, match="expected `by` to be one of shift, codec, group, fit, layer, target, cost, got `size`"):
         board_from_records(everything, {}, by="size")
 
 

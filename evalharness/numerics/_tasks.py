@@ -33,6 +33,11 @@ class Tasks:
 
 
 def check_features(features: Any) -> Rows:
+    """Return features (N, D) or (T, N, D), finite; a memory map is read in blocks.
+
+    Raises:
+        VectorsError: they have a wrong shape or are not finite.
+    """
     given = features if isinstance(features, (torch.Tensor, np.memmap)) else as_tensor(features)
     if given.ndim not in (2, 3) or not given.shape[-1]:
         raise VectorsError(f"`features` must have shape (rows, dimensions) or (tasks, rows, dimensions), got {tuple(given.shape)}")
@@ -42,6 +47,11 @@ def check_features(features: Any) -> Rows:
 
 
 def check_grid(inverse_penalties: Any, tolerance: float, max_iterations: int) -> torch.Tensor:
+    """Return inverse penalties (P,) float64.
+
+    Raises:
+        UsageError: one is not positive, or the tolerance or the most iterations make no sense.
+    """
     grid = torch.tensor(
         np.asarray(inverse_penalties.cpu() if isinstance(inverse_penalties, torch.Tensor) else inverse_penalties, dtype=np.float64)
     )
@@ -55,6 +65,12 @@ def check_grid(inverse_penalties: Any, tolerance: float, max_iterations: int) ->
 
 
 def check_tasks(rows: Rows, labels: Any, sample_weight: Any | None, class_weight: Any | None, num_classes: int | None) -> Tasks:
+    """Return the tasks that labels and weights ask for.
+
+    Raises:
+        DataError: a task has fewer than two classes, or labels are negative or too large.
+        UsageError: shapes do not agree, or a weight is negative.
+    """
     codes = _check_labels(labels, rows)
     weight = _check_weight(sample_weight, rows)
     given = [value.ndim for value in (codes, *([] if weight is None else [weight]))]

@@ -64,3 +64,51 @@ def test_impossible_sizes_are_refused():
         sample_episodes(labels, way=2, shot=0, query=1, episodes=1, generator=seeded())
     with pytest.raises(UsageError, match=r"`labels` must be \(N,\) integer codes"):
         sample_episodes(labels.astype(float), way=2, shot=1, query=1, episodes=1, generator=seeded())
+
+
+# --- superclasses ---------------------------------------------------------------------------------------------------
+
+SUPER = np.array([1, 1, 1, 0, 0, 2, 2, 2, 2, 2])  # of ten classes: two, three and five
+
+
+def test_every_episode_stays_in_one_superclass_and_all_are_as_likely():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 8))
+    support, query, classes = sample_episodes(labels, way=3, shot=2, query=3, episodes=20000, generator=seeded(), groups=SUPER[labels])
+    assert (SUPER[classes] == SUPER[classes][:, :1]).all()
+    assert (labels[support] == classes[..., None]).all()
+    assert (labels[query] == classes[..., None]).all()
+    np.testing.assert_allclose(np.bincount(SUPER[classes[:, 0]], minlength=3) / 20000, [0, 1 / 2, 1 / 2], atol=0.015)
+    for place in range(3):
+        chances = [1 / 6] * 3 + [0] * 2 + [1 / 10] * 5
+        np.testing.assert_allclose(np.bincount(classes[:, place], minlength=10) / 20000, chances, atol=0.012)
+
+
+def test_classes_that_cannot_be_drawn_may_be_small():
+    labels = np.repeat(np.arange(10), [9, 9, 9, 1, 1, 9, 9, 9, 9, 9])
+    drawn = sample_episodes(labels, way=3, shot=1, query=8, episodes=50, generator=seeded(), groups=SUPER[labels])
+    assert not np.isin(drawn.classes, [3, 4]).any()
+
+
+def test_wrong_superclasses_are_named():
+    labels = np.repeat(np.arange(10), 8)
+    given = {"way": 2, "shot": 1, "query": 2, "episodes": 5, "generator": seeded()}
+    names, group_names = [f"c{at}" for at in range(10)], ["Greek", "Latin", "Korean"]
+    with pytest.raises(DataError, match=r"no superclass has `way` = 6 classes that have items: the largest, 2 \(Korean\), has 5"):
+        sample_episodes(labels, **{**given, "way": 6}, groups=SUPER[labels], group_names=group_names)
+    torn = SUPER[labels]
+    torn[9] = 2
+    with pytest.raises(DataError, match=r"class 1 \(c1\) must belong to exactly one superclass, got 1 \(Latin\) and 2 \(Korean\)"):
+        sample_episodes(labels, **given, groups=torn, names=names, group_names=group_names)
+    torn[8:16] = -1
+    with pytest.raises(DataError, match="class 1 must belong to exactly one superclass, got none"):
+        sample_episodes(labels, **given, groups=torn)
+    with pytest.raises(DataError, match="`way` = 11 is more than the 10 classes"):
+        sample_episodes(labels, **{**given, "way": 11}, groups=SUPER[labels])
+    with pytest.raises(UsageError, match=r"`groups` must be \(80,\) integer codes, got shape \(10,\)"):
+        sample_episodes(labels, **given, groups=SUPER)
+
+
+def test_a_class_too_small_within_its_superclass_is_named():
+    labels = np.repeat(np.arange(10), [8, 5, *[8] * 8])
+    with pytest.raises(DataError, match="class 1 has 5 items.*the largest possible `shot` is 1"):
+        sample_episodes(labels, way=3, shot=4, query=4, episodes=1, generator=seeded(), groups=SUPER[labels])
