@@ -1,6 +1,6 @@
 """Make the published results: run the suites, verify what they left, and write README.md from the files alone.
 
-python results/publish.py run       runs the three suites into this folder (needs EVALHARNESS_MIRROR; about 15 minutes on two cores)
+python results/publish.py run       runs the suites into this folder (needs EVALHARNESS_MIRROR; about 15 minutes on two cores)
 python results/publish.py readme    writes README.md from the folders
 python results/publish.py check     verifies every record and says whether README.md is what `readme` would write
 """
@@ -22,8 +22,9 @@ RUNS = {
     "quick": [*IMAGE, "colour-words", *TEXT, "minilm", "identity", "random-projection?dim=8"],
     "text-basic": [*TEXT, "minilm"],
     "image-basic": IMAGE,
+    "few-shot-omniglot": IMAGE,
 }
-PAIRS = {"text-basic": ("minilm", "wordllama"), "image-basic": ("random-conv", "pixels")}
+PAIRS = {"text-basic": ("minilm", "wordllama"), "image-basic": ("random-conv", "pixels"), "few-shot-omniglot": ("random-conv", "pixels")}
 
 
 def command(suite: str) -> list[str]:
@@ -57,7 +58,7 @@ def write_readme() -> str:
         "```",
         "",
         f"with {_versions()}.",
-        "Data of `text-basic` and `image-basic` come from a mirror folder named by `EVALHARNESS_MIRROR`; those of `quick` are built in.",
+        "Data of `text-basic`, `image-basic` and `few-shot-omniglot` come from a mirror folder named by `EVALHARNESS_MIRROR`; those of `quick` are built in.",
         "`minilm` is all-MiniLM-L6-v2, registered by the plugin file `examples/minilm.py`.",
         "",
         "## How to check them",
