@@ -13,8 +13,8 @@ def test_episode_interval_by_hand():
     interval = stats.episode_interval([0.6, 0.7, 0.8, 0.9, 0.5])
     assert (interval.high - interval.low) / 2 == pytest.approx(0.196324, abs=1e-6)
     # METRICS 3 gives 1.96 s / sqrt(E) with ddof 1 and 0; ours is the t quantile at 4 degrees of freedom of the former.
-    assert (interval.high - interval.low) / 2 / 2.776445 * 1.959964 == pytest.approx(0.138593, abs=1e-6)
-    assert (interval.high - interval.low) / 2 / 2.776445 * 1.959964 * math.sqrt(4 / 5) == pytest.approx(0.123961, abs=1e-6)
+    assert (interval.high - interval.low) / 2 / 2.776445 * 1.96 == pytest.approx(0.138593, abs=1e-6)
+    assert (interval.high - interval.low) / 2 / 2.776445 * 1.96 * math.sqrt(4 / 5) == pytest.approx(0.123961, abs=1e-6)
     assert (interval.high + interval.low) / 2 == pytest.approx(0.7)
     scores = np.random.default_rng(0).standard_normal(600)
     scores = 0.7 + 0.1 * (scores - scores.mean()) / scores.std(ddof=1)
