@@ -51,7 +51,11 @@ def test_a_good_file_passes(check):
     ("old", "new", "message"),
     [
         ("grid: quick", "gridd: quick", r"good.yaml:9: evaluator `linear-probe` has no parameter `gridd`; did you mean `grid`\?"),
-        ("use: linear-probe", "use: linear-prob", r"good.yaml:9: unknown evaluator `linear-prob`; did you mean `linear-probe` or `mlp-probe`\?"),
+        (
+            "use: linear-probe",
+            "use: linear-prob",
+            r"good.yaml:9: unknown evaluator `linear-prob`; did you mean `linear-probe` or `mlp-probe`\?",
+        ),
         ("dataset: wine", "dataset: wined", r"good.yaml:4: unknown dataset `wined`; did you mean `wine`"),
         ("dataset: wine,", "dataset: wine, params: {share: 1},", r"good.yaml:4: dataset `wine` has no parameter `share`"),
         ("data:", "date:", r"good.yaml:4: unknown key `date`; did you mean `data`\?"),
