@@ -363,7 +363,7 @@ def _most_different(gains: Array, finer: Array, count: int) -> list[int]:
 def item_scores(metric: MetricInfo, items: Items) -> Array | None:
     """Return how well each item went, larger being better, (M,): its own share of a mean, or how far it lies from its place in a correlation."""
     held = [np.asarray(items.columns[name], dtype=np.float64) for name in metric.columns]
-    if metric.reduce == "mean":
+    if metric.reduce in ("mean", "above_chance"):
         return held[0]
     if metric.reduce in ("macro_f1", "balanced_accuracy"):
         return (held[0] == held[1]).astype(np.float64)
@@ -393,7 +393,7 @@ def _finer(one: Items, other: Items, metric: MetricInfo) -> Array:
 def _truth(items: Items, target: Any, names: Sequence[str], at: int) -> str:
     if target is not None and target.kind == "class":
         return str(names[target.values[at]]) if target.values[at] >= 0 else ""
-    for name in ("truth", "gold", "grade", "target"):
+    for name in ("truth", "gold", "grade", "target", "number"):
         if name in items.columns:
             return number(float(items.columns[name][at]))
     return ""
@@ -402,7 +402,8 @@ def _truth(items: Items, target: Any, names: Sequence[str], at: int) -> str:
 def _seen(items: Items, metric: MetricInfo, names: Sequence[str], at: int) -> str:
     if names and "prediction" in items.columns:
         return str(names[int(items.columns["prediction"][at])])
-    return number(float(np.asarray(items.columns[metric.columns[0]])[at]))
+    name = "predicted_number" if "predicted_number" in items.columns else metric.columns[0]
+    return number(float(np.asarray(items.columns[name])[at]))
 
 
 # --- words --------------------------------------------------------------------------------------------------------

@@ -66,6 +66,9 @@ def test_a_ledger_of_two_encoders(folder, cli):
     assert gaps[name]["sign"]["value"] == pytest.approx(expected)
     assert gaps[name]["sign"]["low"] < expected < gaps[name]["sign"]["high"] < 0
 
+    compared = cli("compare", "identity", "random-projection?dim=2", folder, "--where", "target=distance", "--metric", "r2", "--items", 1)
+    assert compared.code == 0, compared.err
+    assert "r2" in compared.out
     assert cli("verify", folder).code == 0
     assert "name them as a list under `data.target`" in cli("leaderboard", folder, "--by", "target", "--where", "target=sign").err
 

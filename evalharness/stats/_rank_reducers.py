@@ -5,6 +5,7 @@ Each sorts its columns once and then works with running sums of weights in sorte
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -201,7 +202,7 @@ def average_precision(score: Array, positive: Array) -> Bound:
     return kernel
 
 
-@make_prepared
+@functools.partial(make_prepared, axes=2)
 def macro_average_precision(relevant: Array, score: Array) -> Bound:
     """Return the mean over labels of weighted average precisions; labels that no drawn row carries are left out, NaN where none is carried.
 

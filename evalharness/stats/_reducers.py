@@ -6,7 +6,7 @@ A reducer maps columns (M,) and weights (R, M) to (R,) values: ones give the val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,17 +40,15 @@ def make_reducer(kernel: Kernel) -> Reducer:
     return make_prepared(prepare)
 
 
-MATRIX_REDUCERS = {"macro_average_precision"}  # of columns (M, L), a value a label
-
-
-def make_prepared(prepare: Callable[..., Bound]) -> Reducer:
+def make_prepared(prepare: Callable[..., Bound], *, axes: int = 1) -> Reducer:
     """Wrap ``prepare(*columns) -> kernel(weights (r, M)) -> (r,)``, for kernels that sort or group their columns once for all blocks.
 
     What :func:`make_reducer` promises holds here too; :func:`bind_columns` gives the prepared kernel.
+    Columns are (M,), with ``axes`` = 2 (M, L).
     """
 
     def bind(*columns: Any) -> Bound:
-        return _guard(prepare.__name__, prepare, [np.asarray(column) for column in columns])
+        return _guard(reduce, prepare, [np.asarray(column) for column in columns])
 
     @functools.wraps(prepare)
     def reduce(*arguments: Any) -> Array:
@@ -59,8 +57,22 @@ def make_prepared(prepare: Callable[..., Bound]) -> Reducer:
         return bind(*arguments[:-1])(arguments[-1])
 
     del reduce.__wrapped__  # its signature lacks the weights
-    reduce.bind = bind  # type: ignore[attr-defined]
+    reduce.bind, reduce.axes = bind, axes  # type: ignore[attr-defined]
     return reduce
+
+
+def check_columns(reduce: Reducer, columns: Sequence[Array], size: int) -> None:
+    """Refuse columns that are not (size,), or (size, L) for a reducer of such.
+
+    Raises:
+        UsageError: one is not.
+    """
+    axes = getattr(reduce, "axes", 1)
+    wrong = [column.shape for column in columns if column.ndim != axes or len(column) != size]
+    if wrong:
+        wanted = f"({size}, L)" if axes == 2 else f"({size},)"
+        name = getattr(reduce, "__name__", reduce)
+        raise UsageError(f"columns of reducer `{name}` must have shape {wanted} like its weights, got {wrong[0]}")
 
 
 def bind_columns(reducer: str | Reducer, *columns: Any) -> Bound:
@@ -77,7 +89,7 @@ def bind_columns(reducer: str | Reducer, *columns: Any) -> Bound:
     return functools.partial(reduce, *columns) if bind is None else bind(*columns)
 
 
-def _guard(name: str, prepare: Callable[..., Bound], columns: list[Array]) -> Bound:
+def _guard(reduce: Reducer, prepare: Callable[..., Bound], columns: list[Array]) -> Bound:
     """Return the kernel of the rows without NaN, in blocks, NaN where a resample has no rows or one of those left out."""
     missing = _missing(columns)
     present = None if missing is None else np.flatnonzero(~missing)
@@ -86,7 +98,7 @@ def _guard(name: str, prepare: Callable[..., Bound], columns: list[Array]) -> Bo
 
     def bound(given: Any) -> Array:
         nonlocal kernel
-        weights = _check(name, columns, given)
+        weights = _check(reduce, columns, given)
         result = np.full(len(weights), np.nan)
         rows = max(1, BLOCK_BYTES // (8 * max(1, weights.shape[1])))
         for start in range(0, len(weights), rows):
@@ -105,23 +117,19 @@ def _guard(name: str, prepare: Callable[..., Bound], columns: list[Array]) -> Bo
     return bound
 
 
-def _check(name: str, columns: list[Array], given: Any) -> Array:
+def _check(reduce: Reducer, columns: list[Array], given: Any) -> Array:
     weights = np.asarray(given)
+    name = reduce.__name__
     if weights.ndim != 2:
         raise UsageError(f"`weights` of reducer `{name}` must be (resamples, items), got shape {weights.shape}")
-    wide = name in MATRIX_REDUCERS
-    shapes = [column.shape for column in columns if column.ndim != 1 + wide or len(column) != weights.shape[1]]
-    if shapes:
-        wanted = f"({weights.shape[1]}, L)" if wide else f"({weights.shape[1]},)"
-        raise UsageError(f"columns of reducer `{name}` must have shape {wanted} like its weights, got {shapes[0]}")
+    check_columns(reduce, columns, weights.shape[1])
     if weights.dtype.kind == "f" and not (weights >= 0).all():
         raise UsageError(f"`weights` of reducer `{name}` must not be negative or NaN")
     return weights
 
 
 def _missing(columns: list[Array]) -> Array | None:
-    lacking = [np.isnan(column) for column in columns if column.dtype.kind == "f"]
-    lacking = [each if each.ndim == 1 else each.any(axis=tuple(range(1, each.ndim))) for each in lacking]
+    lacking = [np.isnan(column).any(axis=tuple(range(1, column.ndim))) for column in columns if column.dtype.kind == "f"]
     if len({column.shape for column in lacking}) > 1:
         return None  # refused as soon as there are weights to name
     together = functools.reduce(np.logical_or, lacking) if lacking else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
-from evalharness.stats._reducers import bind_columns, divide, get_reducer, mean, moment_product, ratio
+from evalharness.stats._reducers import bind_columns, check_columns, divide, get_reducer, mean, moment_product, ratio
 from evalharness.stats._resampling import BLOCK_BYTES, counts, jackknife_blocks, unit_blocks
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ class Resamples:
         reduce = get_reducer(reducer)
         held = [np.asarray(column) for column in columns]
         size = self.n if at is None else len(at)
-        wrong = [column.shape for column in held if column.shape != (size,)]
-        if wrong:
-            raise UsageError(f"`columns` must have shape ({size},), one entry a row, got {wrong[0]}")
+        check_columns(reduce, held, size)
         if reduce is mean and len(held) == 1:
             return self._means(held[0][:, None], at)[:, 0]
         if reduce is ratio and len(held) == 2:

@@ -9,7 +9,7 @@ import numpy as np
 
 from evalharness.errors import UsageError
 from evalharness.stats._checks import unit_codes
-from evalharness.stats._reducers import bind_columns, divide, get_reducer, mean
+from evalharness.stats._reducers import bind_columns, check_columns, divide, get_reducer, mean
 from evalharness.types import Array
 
 if TYPE_CHECKING:
@@ -86,10 +86,9 @@ def worst_group_null(
     reduce, held, codes = get_reducer(reducer), [np.asarray(column) for column in columns], np.asarray(groups)
     units, _ = unit_codes(len(codes), clusters)
     strata = np.zeros(len(codes), dtype=np.int64) if classes is None else np.asarray(classes)
-    if any(column.shape != codes.shape for column in (*held, strata)):
-        raise UsageError(
-            f"`columns`, `groups` and `classes` must have one entry a row, got shapes {[c.shape for c in (*held, codes, strata)]}"
-        )
+    check_columns(reduce, held, len(codes))
+    if strata.shape != codes.shape:
+        raise UsageError(f"`groups` and `classes` must have one entry a row, got shapes {codes.shape} and {strata.shape}")
     if permutations < 1:
         raise UsageError(f"`permutations` must be at least 1, got {permutations}")
     names, sizes = np.unique(codes[codes >= 0], return_counts=True)

@@ -114,7 +114,7 @@ def test_wrong_arguments_are_refused():
         stats.Resamples(0, 5, 0)
     with pytest.raises(UsageError, match=r"`clusters` must name one unit for each of the 5 rows, got shape \(4,\)"):
         stats.Resamples(5, 5, 0, np.zeros(4))
-    with pytest.raises(UsageError, match=r"`columns` must have shape \(90,\), one entry a row, got \(3,\)"):
+    with pytest.raises(UsageError, match=r"columns of reducer `mean` must have shape \(90,\) like its weights, got \(3,\)"):
         draw().apply("mean", np.ones(3))
     with pytest.raises(UsageError, match=r"`columns` must be \(90, metrics\), one row a row, got shape \(90,\)"):
         draw().means(np.ones(90))

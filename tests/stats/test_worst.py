@@ -165,7 +165,7 @@ def test_other_reducers_are_dealt_out_too():
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(UsageError, match="must have one entry a row"):
+    with pytest.raises(UsageError, match=r"columns of reducer `mean` must have shape \(4,\)"):
         stats.worst_group_null([np.ones(3)], np.zeros(4, int), "mean", draw())
     with pytest.raises(UsageError, match="`permutations` must be at least 1, got 0"):
         stats.worst_group_null([np.ones(4)], np.zeros(4, int), "mean", draw(), permutations=0)
