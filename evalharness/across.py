@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evalharness.budgets import LabelCurve, budget_fields, curve_records, order_budgets
+from evalharness.budgets import LabelCurve, order_budgets
 from evalharness.estimates import LEVEL, Estimate, Items, Resampler, estimate, nothing
 from evalharness.joint import Joint
 from evalharness.records import inside
@@ -398,17 +398,20 @@ def _budget_records(
         ordered = order_budgets(group)
         if len(ordered) < 2:
             continue
-        base = dict(ordered[0].base)
+        base = {**ordered[0].base, "fit": None}
         because = _lacking(ordered, lambda cell: f"fit {cell.base['fit']}")
         if because:
-            yield _failed(plan, metric, {**base, "fit": None}, "slope", "budget", because)
+            yield _failed(plan, metric, base, "slope", "budget", because)
             continue
         for variant in _variants(metric, ordered):
             sides = [cell.side(variant) for cell in ordered]
             curve = LabelCurve(metric, [cell.labels or 0 for cell in ordered], sides, resampler)
-            for statistic, reference, found in curve_records(metric, curve, plan.reach):
-                record = make_metric_record(plan.summary, sides[0][0], metric, found, **budget_fields(base, statistic, reference))
-                yield record if statistic == "slope" else {**record, "higher_is_better": False}
+            fields: dict[str, Any] = {"over": "budget", "base": base}
+            yield make_metric_record(plan.summary, sides[0][0], metric, curve.slope(), statistic="slope", **fields)
+            if plan.reach is not None:
+                fields |= {"statistic": "reach", "reference": f"{metric.name}={plan.reach:g}"}
+                fewer = replace(metric, higher_is_better=False)  # the value counts labels
+                yield make_metric_record(plan.summary, sides[0][0], fewer, curve.reach(plan.reach), **fields)
 
 
 def _failed(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from evalharness.types import Array, Interval, MetricInfo
 
 if TYPE_CHECKING:
     from evalharness.across import CellResult
-
-FEWEST_REPLICATES = 0.95  # of the resamples must reach the score for an upper end
 
 
 def order_budgets(cells: Sequence[CellResult]) -> list[CellResult]:
@@ -53,23 +51,25 @@ class LabelCurve:
         """
         joint = self._joint
         values = self._spread @ joint.values
-        needed = first_crossing(values[:, None], self._decades, score, higher=self._metric.higher_is_better is not False)[0]
+        needed = self._cross(values[:, None], score)[0]
         estimate = Estimate(value=math.nan, interval=nothing(joint.units), scope=joint.scope, n=joint.n, n_units=joint.units)
         interval, reason = self._reach_interval(score)
         if not math.isfinite(needed):
             largest = round(10.0 ** float(self._decades[-1]))
             because = f"{score:g} is not reached with {largest} labels, the largest budget, which gives {values[-1]:.4g}"
             return replace(estimate, status="undecided", reason=because)
-        if values[0] >= score and self._metric.higher_is_better is not False:
+        if needed == self._decades[0]:
             reason = f"reached at the smallest budget already{'' if reason is None else f'; {reason}'}"
         return replace(estimate, value=float(10.0**needed), interval=interval, reason=reason)
+
+    def _cross(self, values: Array, score: float) -> Array:
+        return first_crossing(values, self._decades, score, higher=self._metric.higher_is_better is not False)
 
     def _reach_interval(self, score: float) -> tuple[Interval, str | None]:
         joint = self._joint
         if joint.episodic or joint.metric.reduce is None:
             return nothing(joint.units), "no interval of labels needed for this metric"
-        replicates = joint.replicates
-        found = first_crossing(self._spread @ replicates, self._decades, score, higher=self._metric.higher_is_better is not False)
+        found = self._cross(self._spread @ joint.replicates, score)
         low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
         if not math.isfinite(high):
             return nothing(joint.units), f"at least {10.0**low:.0f} labels; in some resamples the largest budget is not enough"
@@ -92,15 +92,3 @@ def first_crossing(values: Array, decades: Array, score: float, *, higher: bool 
     share = np.divide(score - low, rise, out=np.zeros_like(rise), where=rise != 0)
     place = np.where(at == 0, decades[0], decades[before] + share * (decades[at] - decades[before]))
     return np.where(reached, place, np.inf)
-
-
-def budget_fields(base: dict[str, Any], statistic: str, reference: str | None = None) -> dict[str, Any]:
-    """Return the fields of a record over budgets."""
-    return {"statistic": statistic, "over": "budget", "reference": reference, "base": {**base, "fit": None}}
-
-
-def curve_records(metric: MetricInfo, curve: LabelCurve, reach: float | None) -> Iterator[tuple[str, str | None, Estimate]]:
-    """Yield statistic, reference and estimate of what a curve gives."""
-    yield "slope", None, curve.slope()
-    if reach is not None:
-        yield "reach", f"{metric.name}={reach:g}", curve.reach(reach)

@@ -260,9 +260,14 @@ class Evidence:
             raise StoreError(f"unit `{key}` has no records")
         base = {name: records[0][name] for name in CELL_FIELDS}
         items = self.items_of(suite, key) if line["status"] not in ("failed", "not_applicable") else {}
-        result = CellResult(base=base, items=items, status=line["status"], reason=line.get("reason"), grouped=bool(line.get("asked")))
-        result.labels = line.get("labels")
-        return result
+        return CellResult(
+            base=base,
+            items=items,
+            status=line["status"],
+            reason=line.get("reason"),
+            grouped=bool(line.get("asked")),
+            labels=line.get("labels"),
+        )
 
     def summary_plan(self, record: Record) -> SummaryPlan:
         """Return what the summariser was given for the unit of a record."""

@@ -59,6 +59,8 @@ def make_board(
         check_fields(where or {})
         kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where or {})]
         return Board(tables=[_costs(folders, {label_of(record) for record in kept})])
+    if reference is not None and by != "target":
+        raise DataError("`reference` goes with `by` = target, the ledger; `compare` sets two encoders against each other elsewhere")
     if by == "target":
         return _ledger(folders, records, suite, where or {}, reference, registry)
     facts = Facts(

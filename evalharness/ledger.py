@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.errors import DataError, unknown_name
+from evalharness.keys import canonical
 from evalharness.shown import Record, Score, is_single, label_of, number, score_of
 
 if TYPE_CHECKING:
@@ -53,18 +54,15 @@ def _belongs(record: Record) -> bool:
 def _main_fits(records: Sequence[Record]) -> list[Record]:
     """Return the records of the fit that stands for each evaluator: the main one where it has it, else its first; means over draws, not draws."""
     mains = {record["fit"] for record in records if record["main"]}
-    found = []
+    groups: dict[str, list[Record]] = {}
     for record in records:
-        own = [
-            other["fit"]
-            for other in records
-            if (other["evaluator"], other["params"], other["target"], other["encoder"])
-            == (record["evaluator"], record["params"], record["target"], record["encoder"])
-        ]
-        whole = [fit for fit in own if "/" not in str(fit)]
-        chosen = next((fit for fit in whole if fit in mains), whole[0] if whole else own[0])
-        if record["fit"] == chosen:
-            found.append(record)
+        groups.setdefault(canonical([record[name] for name in ("encoder", "layer", "evaluator", "params", "target")]), []).append(record)
+    found = []
+    for group in groups.values():
+        fits = [record["fit"] for record in group]
+        whole = [fit for fit in fits if "/" not in str(fit)] or fits
+        chosen = next((fit for fit in whole if fit in mains), whole[0])
+        found += [record for record in group if record["fit"] == chosen]
     return found
 
 

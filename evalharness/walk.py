@@ -223,9 +223,9 @@ class TaskWalk:
         items = self._items_of(unit)
         status = "measured" if items else "failed"
         reason = None if items else self._reasons.get(unit.key, "failed")
-        result = CellResult(base=unit.base, items=items, status=status, reason=reason, grouped=unit.cell.grouped)
-        result.labels = self._labels_of(unit)
-        return result
+        return CellResult(
+            base=unit.base, items=items, status=status, reason=reason, grouped=unit.cell.grouped, labels=self._labels_of(unit)
+        )
 
     def _labels_of(self, unit: UnitPlan) -> int | None:
         """Return the rows that the unit's fit learned from, those it carved out for validation among them; the mean over folds."""

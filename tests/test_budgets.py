@@ -66,6 +66,18 @@ def test_what_is_not_reached_is_undecided_and_what_is_reached_at_once_says_so():
 
 
 def test_a_score_reached_in_some_resamples_only_has_an_open_end():
-    found = curve((0.5, 0.7, 0.8)).reach(0.8)
-    assert found.reason is None or "in some resamples the largest budget is not enough" in found.reason or found.status == "undecided"
-    assert np.isnan(found.interval.high) or found.interval.high <= 1000
+    sides = [
+        [Items(variant="", item="sample", part="items", rows=np.arange(400), columns={"hit": np.arange(400) < hits}, clusters=None)]
+        for hits in (200, 280, 322)
+    ]
+    found = LabelCurve(ACCURACY, (10, 100, 1000), sides, Resampler(0)).reach(0.8)
+    assert 850 < found.value < 950
+    assert np.isnan(found.interval.high)
+    assert found.reason.startswith("at least ")
+    assert found.reason.endswith("in some resamples the largest budget is not enough")
+
+
+def test_lower_is_better_turns_the_curve():
+    loss = MetricInfo(name="log_loss", columns=("hit",), higher_is_better=False)
+    found = curve((0.9, 0.6, 0.3), metric=loss).reach(0.5)
+    assert 100 < found.value < 1000

@@ -70,6 +70,7 @@ def test_a_ledger_of_two_encoders(folder, cli):
     assert compared.code == 0, compared.err
     assert "r2" in compared.out
     assert cli("verify", folder).code == 0
+    assert "`reference` goes with `by` = target" in cli("leaderboard", folder, "--reference", "identity").err
     assert "name them as a list under `data.target`" in cli("leaderboard", folder, "--by", "target", "--where", "target=sign").err
 
 

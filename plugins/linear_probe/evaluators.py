@@ -11,7 +11,7 @@ from .classes import LARGEST_LOSS, ClassProbe, fit_classes
 from .hidden import HiddenProbe, fit_hidden
 from .labels import LabelProbe, fit_labels
 from .numbers import NumberProbe, fit_numbers
-from .settings import check_choice, find_grid, shuffle_targets, target_of
+from .settings import check_choice, find_grid, learn_rows, target_of
 
 if TYPE_CHECKING:
     import torch
@@ -58,18 +58,17 @@ def fit(
     check_choice("class_weight", class_weight, (None, "balanced"))
     check_choice("control", control, ("none", "shuffled"))
     penalties = find_grid(grid)
-    learned, judged = (shuffle_targets(table, generator) if control == "shuffled" else table for table in (train, validation))
-    assert learned is not None
+    rows = learn_rows(train, validation, generator, control)
     limits = {"tolerance": tolerance, "max_iterations": max_iterations}
     kind = target_of(train).kind
     probe: Probe
     if kind == "number":
-        probe = fit_numbers(learned, judged, penalties, scale=scale)
+        probe = fit_numbers(rows, penalties, scale=scale)
     elif kind == "multilabel":
-        probe = fit_labels(learned, judged, penalties, scale=scale, **limits)
+        probe = fit_labels(rows, penalties, scale=scale, **limits)
     else:
-        probe = fit_classes(learned, judged, penalties, scale=scale, class_weight=class_weight, **limits)
-    probe.details |= {"scale": scale, "control": control}
+        probe = fit_classes(rows, penalties, scale=scale, class_weight=class_weight, **limits)
+    probe.details["control"] = control
     return probe
 
 
@@ -93,12 +92,11 @@ def fit_mlp(
     """
     check_choice("scale", scale, ("standard", "raw"))
     check_choice("control", control, ("none", "shuffled"))
-    learned, judged = (shuffle_targets(table, generator) if control == "shuffled" else table for table in (train, validation))
-    assert learned is not None
+    learned, judged, _ = learn_rows(train, validation, generator, control)
     probe = fit_hidden(
         learned, judged, generator, scale=scale, hidden=hidden, weight_decays=weight_decays, epochs=epochs, patience=patience
     )
-    probe.details |= {"scale": scale, "control": control}
+    probe.details["control"] = control
     return probe
 
 

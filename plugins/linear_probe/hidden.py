@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from evalharness import Outcome, Table
 from evalharness.errors import DataError, UsageError
 
-from .classes import check_two_classes, class_outcome, describe_rows
+from .classes import check_two_classes, class_outcome, describe_classes, majority_of
 from .numbers import check_varies, number_outcome
-from .settings import Scaling, make_scaling, place_in_grid, target_of, target_tensor
+from .settings import Rows, Scaling, make_scaling, place_in_grid
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +51,8 @@ def apply(layers: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
 
 
 def fit_hidden(
-    train: Table,
-    validation: Table | None,
+    learned: Rows,
+    judged: Rows | None,
     generator: torch.Generator,
     *,
     scale: str,
@@ -71,16 +69,20 @@ def fit_hidden(
         DataError: the training rows hold one class or one value, or there are no validation rows.
         UsageError: a size is not positive.
     """
-    if validation is None or not len(validation):
+    if judged is None:
         raise DataError("`mlp-probe` needs validation rows: they say when to stop")
     decays = sorted({float(each) for each in weight_decays})
     if min(hidden, epochs, patience) < 1 or not decays or decays[0] < 0:
         raise UsageError(
-            f"expected `hidden`, `epochs` and `patience` of at least 1 and `weight_decays` not negative, got {hidden}, {epochs}, {patience} and {list(weight_decays)}"
+            "expected `hidden`, `epochs` and `patience` of at least 1 and `weight_decays` not negative, "
+            f"got {hidden}, {epochs}, {patience} and {list(weight_decays)}"
         )
-    is_class = target_of(train).kind == "class"
-    (check_two_classes if is_class else lambda table: check_varies(table, "training"))(train)
-    task = _pose(train, validation, scale, is_class=is_class)
+    is_class = not learned.targets.is_floating_point()
+    if is_class:
+        check_two_classes(learned)
+    else:
+        check_varies(learned.targets, "training")
+    task = _pose(learned, judged, scale, is_class=is_class)
     layers, at, losses, ran = _train(task, generator, hidden, decays, epochs, patience)
     details = {
         "solver": "AdamW",
@@ -88,12 +90,15 @@ def fit_hidden(
         "weight_decay": decays[at],
         **place_in_grid(decays, decays[at]),
         "epochs": ran,
+        "stopped_by": "epochs" if ran == epochs else "patience",
         "validation_loss": losses[at],
-        "converged": True,
+        "scale": scale,
+        "train_n": len(learned),
+        "validation_n": len(judged),
         "refit_on_validation": False,
-        **(describe_rows(train, validation) if is_class else {"train_n": len(train), "validation_n": len(validation)}),
+        **(describe_classes(learned) if is_class else {}),
     }
-    majority = int(np.bincount(target_of(train).values).argmax()) if is_class else None
+    majority = majority_of(learned) if is_class else None
     return HiddenProbe(scaling=task.scaling, layers=layers, majority=majority, centre=task.centre, spread=task.spread, details=details)
 
 
@@ -120,13 +125,12 @@ class _Task:
         return -picked.mean(dim=1)
 
 
-def _pose(train: Table, validation: Table, scale: str, *, is_class: bool) -> _Task:
-    vectors = train.vectors.dense().float()
-    scaling = make_scaling(vectors, scale)
-    held, targets, held_targets = scaling(validation.vectors.dense()), target_tensor(train), target_tensor(validation)
+def _pose(learned: Rows, judged: Rows, scale: str, *, is_class: bool) -> _Task:
+    scaling = make_scaling(learned.vectors, scale)
+    held, targets, held_targets = scaling(judged.vectors), learned.targets, judged.targets
     outputs, centre, spread = 1, 0.0, 1.0
     if is_class:
-        outputs = len(target_of(train).names)
+        outputs = len(learned.names)
         known = held_targets < outputs
         held, held_targets = held[known], held_targets[known]
     else:
@@ -134,7 +138,7 @@ def _pose(train: Table, validation: Table, scale: str, *, is_class: bool) -> _Ta
         targets, held_targets = (((each - centre) / spread).float() for each in (targets, held_targets))
     return _Task(
         scaling=scaling,
-        rows=scaling(vectors),
+        rows=scaling(learned.vectors),
         targets=targets,
         held=held,
         held_targets=held_targets,

@@ -152,6 +152,18 @@ def test_zero_weights_are_never_measured():
     assert "after the last iteration" in outcome.reason
 
 
+def test_a_thousand_classes_of_unit_vectors_leave_zero_weights():
+    """METRICS 1.1: the gradient at zero weights is about 1e-4 there, which an absolute tolerance takes for convergence."""
+    train, _ = sample_tables(rows=2000, classes=1000, dim=64)
+    generator = torch.Generator().manual_seed(0)
+    train.vectors.codes = torch.nn.functional.normalize(torch.randn(2000, 64, generator=generator), dim=1)
+    outcome = score(fit(train, grid=[1.0], scale="raw"), train)
+
+    assert outcome.status == "measured"
+    assert float(outcome.columns["log_loss"].mean()) < np.log(1000) - 0.1
+    assert outcome.columns["hit"].float().mean() > 0.05
+
+
 def test_one_class_is_an_error_that_names_it(tables):
     train, _ = tables
     only = train.take(np.flatnonzero(train.target.values == 0))
@@ -314,7 +326,7 @@ def test_the_threshold_of_labels_is_the_best_on_validation_rows(label_tables):
     train, test = label_tables
     held = test.take(np.arange(80))
     fitted = fit(train, held, grid=[0.3])
-    odds, truth = fitted.logits(held.vectors.dense()).numpy(), held.target.values
+    odds, truth = fitted.outputs(held.vectors.dense()).numpy(), held.target.values
     got = f1_score(truth, odds > fitted.threshold, average="micro", zero_division=0)
     assert got == pytest.approx(
         max(f1_score(truth, odds > each, average="micro", zero_division=0) for each in np.linspace(-6, 6, 401)), abs=2e-3
@@ -326,7 +338,7 @@ def test_a_label_without_training_rows_is_never_named(label_tables):
     train, test = label_tables
     train.target.values[:, 1] = False
     fitted = fit(train, grid=[1.0])
-    assert (fitted.logits(test.vectors.dense())[:, 1] == -1e4).all()
+    assert (fitted.outputs(test.vectors.dense())[:, 1] == -1e4).all()
     assert fitted.details["labels_without_training_rows"] == 1
 
 

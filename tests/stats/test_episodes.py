@@ -20,6 +20,9 @@ def test_episode_interval_by_hand():
     scores = 0.7 + 0.1 * (scores - scores.mean()) / scores.std(ddof=1)
     half = (stats.episode_interval(scores).high - stats.episode_interval(scores).low) / 2
     assert half == pytest.approx(0.008002 * 1.963932 / 1.959964, abs=1e-6)
+    many = np.tile((-1.0, 1.0), 5000) * 0.1 * math.sqrt(9999 / 10000)
+    interval = stats.episode_interval(many)
+    assert (interval.high - interval.low) / 2 == pytest.approx(0.00196, abs=1e-6)
 
 
 def test_episode_interval_of_one_or_equal_episodes_is_undefined():
