@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FIRST_WIDTH = 1024
-_WIDTH = 16384
+_WIDTH = 8192
 _FOLD = 16
 _FEW = 8
 _SPARE = 16
@@ -197,8 +197,8 @@ def _rescore(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return exact values (Q, k) float64 and positions of the kept rows, in order; excluded rows are at minus infinity."""
     values = torch.empty(found.shape, dtype=torch.float64, device=found.device)
-    # Small blocks stay in the cache, which is most of the speed on a CPU.
-    step = block_bytes if found.is_cuda else min(block_bytes, 2**20)
+    # Large blocks leave the cache, small ones make several threads wait for one another more than they compute.
+    step = block_bytes if found.is_cuda else min(block_bytes, 2**24)
     for start, stop in spans(len(found), max(1, step // (8 * max(1, found.shape[1]) * scorer.scan.shape[1]))):
         taken = rows.take(found[start:stop].flatten()).view(stop - start, found.shape[1], -1)
         values[start:stop] = scorer.pair_values(torch.arange(start, stop, device=found.device), taken)
