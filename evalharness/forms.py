@@ -45,6 +45,10 @@ _FORMS: dict[str, tuple[Form, Form]] = {  # with fewer than thirty units, and wi
     "pearson": (_FISHER, _FISHER),
     "r2": (_BCA, _BCA),
     "calibration_error": (_SE, _SE),
+    "adjusted_rand": (_JACKKNIFE, _JACKKNIFE),  # of given clusters; what clustering afresh adds, only `clustering` knows
+    "completeness": (_JACKKNIFE, _JACKKNIFE),
+    "homogeneity": (_JACKKNIFE, _JACKKNIFE),
+    "v_measure": (_JACKKNIFE, _JACKKNIFE),
 }
 _OPEN_MEAN = (_JACKKNIFE, _STUDENTISED)  # of values without an upper end in practice, as losses; ten units are enough
 _OTHERS = (_JACKKNIFE, _PERCENTILE)

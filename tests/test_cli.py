@@ -177,6 +177,54 @@ def test_every_kind_is_listed_as_text_and_json(cli, kind):
     assert all(row["name"] in text for row in rows)
 
 
+def test_neighbours_kept_as_examples_are_shown(cli, task, out):
+    task.write_text(
+        TASK.replace("knn: {use: knn, k: [1, 5], metric: l2}", "near: {use: neighbours, metric: l2}").replace(
+            "knn.accuracy", "near.label_purity"
+        )
+    )
+    cli("run", task, "-e", "identity", "--out", out)
+    text, found = cli("show", "neighbours", out), json.loads(cli("show", "neighbours", out, "--json").out)
+
+    assert text.code == 0, text.err
+    assert [unit["cell"] for unit in found] == ["near", "near, int8"]
+    assert all(len(unit["examples"]) == 8 for unit in found)
+    assert "small · identity · near, int8" in text.out
+    assert text.out.count("(differs)") == sum(
+        other["label"] != example["label"] for unit in found for example in unit["examples"] for other in example["neighbours"]
+    )
+
+
+def test_neighbours_are_shown_without_torch(cli, task, out):
+    task.write_text(
+        TASK.replace("knn: {use: knn, k: [1, 5], metric: l2}", "near: {use: neighbours}").replace("knn.accuracy", "near.label_purity")
+    )
+    cli("run", task, "-e", "identity", "--out", out)
+    code = (
+        "import sys; from evalharness.cli import main; sys.argv = ['evalharness', 'show', 'neighbours', sys.argv[1]]\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'faiss', 'datasets', 'sklearn', 'scipy'} & set(sys.modules); assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(out)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_results_without_neighbours_say_so_in_one_line(cli, task, out):
+    cli("run", task, "-e", "identity", "--out", out)
+    result = cli("show", "neighbours", out)
+
+    assert result.code == 6
+    assert result.err.count("\n") == 1
+    assert "run a task with the evaluator `neighbours` first" in result.err
+
+
+def test_show_takes_one_name_of_other_kinds(cli):
+    for names in ([], ["pixels", "identity"]):
+        result = cli("show", "encoder", *names)
+        assert result.code == 2
+        assert f"expected one NAME after `show encoder`, got {len(names)}" in result.err
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [

@@ -84,12 +84,12 @@ class Scorer:
         Products are summed row by row and not as a matrix product, whose order of summation depends on the position in the block:
         only so do equal rows tie.
         """
-        own, others = self.exact[queries].unsqueeze(1), rows.to(torch.float64)
+        own, others = self.exact[queries].unsqueeze(1), rows.to(torch.float64, copy=True)
         if self.metric == "l2":
-            centred = others if self.centre is None else others - self.centre
-            return row_norms(centred - own).neg_()
-        products = (others * own).sum(-1)
-        return products if self.metric == "dot" else products / row_norms(others)
+            return row_norms((others if self.centre is None else others.sub_(self.centre)).sub_(own)).neg_()
+        norms = row_norms(others) if self.metric == "cosine" else None
+        products = others.mul_(own).sum(-1)
+        return products if norms is None else products / norms
 
     def as_scores(self, values: torch.Tensor) -> torch.Tensor:
         """Return the scores that exact values (Q, K) belong to, in the scale of the scan."""

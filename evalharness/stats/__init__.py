@@ -2,7 +2,7 @@
 
 from evalharness.stats._audit import Crossing, Multicalibration, intersections, multicalibration
 from evalharness.stats._calibration import calibration_band
-from evalharness.stats._class_reducers import balanced_accuracy, class_counts, macro_f1
+from evalharness.stats._class_reducers import adjusted_rand, balanced_accuracy, class_counts, completeness, homogeneity, macro_f1, v_measure
 from evalharness.stats._episodes import ClassInterval, episode_interval, episode_jackknife
 from evalharness.stats._groups import GroupGaps, RateGaps, demographic_parity, equalised_odds, group_gaps
 from evalharness.stats._intervals import (
@@ -76,6 +76,7 @@ __all__ = [
     "WorstGroup",
     "WorstGroupNull",
     "above_chance",
+    "adjusted_rand",
     "auc",
     "average_precision",
     "balanced_accuracy",
@@ -89,6 +90,7 @@ __all__ = [
     "calibration_band",
     "calibration_error",
     "class_counts",
+    "completeness",
     "correlated_t",
     "count_blocks",
     "counts",
@@ -103,6 +105,7 @@ __all__ = [
     "group_gaps",
     "half_sample",
     "holm",
+    "homogeneity",
     "intersections",
     "jackknife_blocks",
     "jackknife_error",
@@ -132,6 +135,7 @@ __all__ = [
     "simultaneous_level",
     "spearman",
     "t_interval",
+    "v_measure",
     "wilson",
     "wilson_effective",
     "worst_group_bound",

@@ -1,4 +1,4 @@
-"""Reducers over classes, all from weighted true, predicted and hit counts made in one product."""
+"""Reducers over classes and clusters, all from weighted counts made in one product."""
 
 from __future__ import annotations
 
@@ -113,4 +113,137 @@ def macro_f1(truth: Array, prediction: Array) -> Bound:
     return kernel
 
 
-REDUCERS.update(balanced_accuracy=balanced_accuracy, macro_f1=macro_f1)
+def prepare_contingency(truth: Array, cluster: Array) -> Callable[[Array], tuple[Array, Array, Array]]:
+    """Return the function of weights (r, M) to the counts of cells that are not empty, of classes and of clusters, (U, r), (C, r) and (K, r) float64."""
+    from scipy.sparse import csr_array
+
+    classes, rows = np.unique(truth, return_inverse=True)
+    clusters, columns = np.unique(cluster, return_inverse=True)
+    cells, places = np.unique(rows * len(clusters) + columns, return_inverse=True)
+    ones, at = np.ones(len(places), dtype=np.int16), np.arange(len(places))
+    selectors = {np.dtype(np.int16): csr_array((ones, (places, at)), shape=(len(cells), len(places)))}
+    groups = [
+        csr_array((np.ones(len(cells)), (of, np.arange(len(cells)))), shape=(count, len(cells)))
+        for of, count in ((cells // len(clusters), len(classes)), (cells % len(clusters), len(clusters)))
+    ]
+
+    def count(weights: Array) -> tuple[Array, Array, Array]:
+        kind = _narrowest(weights)
+        chosen = selectors.setdefault(kind, selectors[np.dtype(np.int16)].astype(kind))
+        table = np.asarray(chosen @ np.ascontiguousarray(weights.T).astype(kind, copy=False)).astype(np.float64)
+        return table, groups[0] @ table, groups[1] @ table
+
+    return count
+
+
+def _prepare_purities(truth: Array, cluster: Array) -> Callable[[Array], tuple[Array, Array]]:
+    """Return the function of weights (r, M) to homogeneity and completeness (r,)."""
+    from scipy.special import entr
+
+    count = prepare_contingency(truth, cluster)
+
+    def measure(weights: Array) -> tuple[Array, Array]:
+        whole = totals(weights)
+        joint, true, found = (entr(counts / whole).sum(axis=0) for counts in count(weights))
+        return (1 - divide(joint - found, true, 0.0)).clip(0, 1), (1 - divide(joint - true, found, 0.0)).clip(0, 1)
+
+    return measure
+
+
+@make_prepared
+def homogeneity(truth: Array, cluster: Array) -> Bound:
+    """Return how far each cluster holds a single class: 1 - H(class | cluster) / H(class), 1 for a single class.
+
+    Args:
+        truth: (M,) codes.
+        cluster: (M,) codes of any vocabulary.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64 in [0, 1].
+
+    Source:
+        Rosenberg & Hirschberg 2007; scikit-learn's ``homogeneity_score``.
+    """
+    measure = _prepare_purities(truth, cluster)
+    return lambda weights: measure(weights)[0]
+
+
+@make_prepared
+def completeness(truth: Array, cluster: Array) -> Bound:
+    """Return how far each class lies in a single cluster: 1 - H(cluster | class) / H(cluster), 1 for a single cluster.
+
+    Args:
+        truth: (M,) codes.
+        cluster: (M,) codes of any vocabulary.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64 in [0, 1].
+
+    Source:
+        Rosenberg & Hirschberg 2007; scikit-learn's ``completeness_score``.
+    """
+    measure = _prepare_purities(truth, cluster)
+    return lambda weights: measure(weights)[1]
+
+
+@make_prepared
+def v_measure(truth: Array, cluster: Array) -> Bound:
+    """Return the harmonic mean of homogeneity and completeness, 0 where both are 0.
+
+    Args:
+        truth: (M,) codes.
+        cluster: (M,) codes of any vocabulary.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64 in [0, 1].
+
+    Source:
+        Rosenberg & Hirschberg 2007, beta 1; scikit-learn's ``v_measure_score``.
+    """
+    measure = _prepare_purities(truth, cluster)
+
+    def kernel(weights: Array) -> Array:
+        pure, whole = measure(weights)
+        return divide(2 * pure * whole, pure + whole, 0.0)
+
+    return kernel
+
+
+@make_prepared
+def adjusted_rand(truth: Array, cluster: Array) -> Bound:
+    """Return the Rand index adjusted for chance: 0 on average for random clusters of these sizes, 1 where all pairs agree.
+
+    Args:
+        truth: (M,) codes.
+        cluster: (M,) codes of any vocabulary.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64 in [-0.5, 1]; 1 where no pair is told apart by one side alone.
+
+    Source:
+        Hubert & Arabie 1985; scikit-learn's ``adjusted_rand_score``.
+    """
+    count = prepare_contingency(truth, cluster)
+
+    def kernel(weights: Array) -> Array:
+        both, true, found = ((counts * (counts - 1)).sum(axis=0) for counts in count(weights))
+        whole = totals(weights)
+        expected = divide(true * found, whole * (whole - 1), 0.0)
+        alike = (true == both) & (found == both)
+        return np.where(alike, 1.0, divide(both - expected, (true + found) / 2 - expected))
+
+    return kernel
+
+
+REDUCERS.update(
+    adjusted_rand=adjusted_rand,
+    balanced_accuracy=balanced_accuracy,
+    completeness=completeness,
+    homogeneity=homogeneity,
+    macro_f1=macro_f1,
+    v_measure=v_measure,
+)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
+from evalharness import Column
 from evalharness.errors import DataError, UsageError
 from evalharness.plugins import knn
-from evalharness.testing import check_evaluator, sample_tables
+from evalharness.testing import check_evaluator, metric_values, sample_tables
 from evalharness.types import Side
 from evalharness.vectors import CodedVectors
 
@@ -60,6 +61,108 @@ def test_vote_ties_go_to_summed_similarity_then_the_smaller_label(similarity, la
     votes = knn.vote(torch.tensor([similarity], dtype=torch.float64), torch.tensor([labels]), 2, weights="majority", temperature=1)
 
     assert votes.argmax().item() == winner
+
+
+def by_temperature(distance):
+    return np.exp(-distance / 0.07)
+
+
+def peers(kind, tables, k, **params):
+    train, test = tables
+    model = kind(k, metric="cosine", algorithm="brute", weights=by_temperature, **params)
+    model.fit(train.vectors.dense().double().numpy(), train.target.values)
+    return model, test.vectors.dense().double().numpy()
+
+
+def with_targets(tables, kind, make, names=()):
+    for at, table in enumerate(tables):
+        values = make(table.vectors.dense().numpy(), np.random.default_rng(at))
+        table.target = Column(kind=kind, values=values, names=names)
+    return tables
+
+
+def make_numbers(vectors, generator):
+    return (vectors[:, 0] + 0.3 * generator.standard_normal(len(vectors))).astype(np.float64)
+
+
+def make_labels(vectors, generator):
+    held = vectors[:, :4] + 0.5 * generator.standard_normal((len(vectors), 4)) > 0.5
+    held[:, 3] = False
+    return held
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_temperature_votes_and_their_log_loss_agree_with_scikit_learn(tables, k):
+    (outcome,) = run(*tables, k=k)
+    model, vectors = peers(KNeighborsClassifier, tables, k)
+    share = model.predict_proba(vectors)
+    truth = tables[1].target.values
+
+    assert (outcome.columns["prediction"].numpy() == share.argmax(axis=1)).all()
+    own = share[np.arange(len(truth)), truth].clip(min=1e-12)
+    np.testing.assert_allclose(outcome.columns["log_loss"], -np.log(own), atol=1e-4)
+    assert outcome.columns["log_loss"].max() <= knn.LARGEST_LOSS
+
+
+def test_log_loss_of_the_reference(tables):
+    similarity = torch.tensor([[0.9, 0.8, 0.75]], dtype=torch.float64)
+    votes = knn.vote(similarity, torch.tensor([[0, 1, 1]]), 2, weights="temperature", temperature=0.07)
+    for code, expected in ((0, 0.305254), (1, 1.335358), (2, 27.631021)):  # the last class is not in the bank
+        table = tables[1].take(np.array([0]))
+        table.target.values[:] = code
+        columns, details = knn.class_columns(votes, table, probabilities=True, top5=False)
+        assert float(columns["log_loss"]) == pytest.approx(expected, abs=1e-5)
+    assert details == {"test_items_of_unseen_classes": 1}
+
+
+def test_majority_votes_have_no_log_loss(tables):
+    assert "log_loss" not in run(*tables, k=5, weights="majority")[0].columns
+
+
+@pytest.mark.parametrize("weights", ["temperature", "majority"])
+def test_numbers_are_the_weighted_mean_of_neighbours(tables, registry, weights):
+    tables = with_targets(tables, "number", make_numbers)
+    (outcome,) = run(*tables, k=5, weights=weights)
+    model, vectors = peers(KNeighborsRegressor, tables, 5)
+    model.set_params(weights=by_temperature if weights == "temperature" else "uniform")
+
+    np.testing.assert_allclose(outcome.columns["predicted_number"], model.predict(vectors), atol=1e-4)
+    values = {metric.name: value for metric, value in metric_values(registry.get("evaluator", "knn"), outcome)}
+    assert set(values) == {"r2", "spearman"}
+    assert values["r2"] == pytest.approx(model.score(vectors, tables[1].target.values), abs=1e-4)
+
+
+def test_a_constant_number_is_refused(tables):
+    train, test = with_targets(tables, "number", make_numbers)
+    test.target.values[:] = 3
+    with pytest.raises(DataError, match="the number target has the one value 3 in all 240 test rows: R2 and correlation are undefined"):
+        run(train, test, k=1)
+
+
+def test_labels_score_the_weighted_share_of_neighbours(tables, registry):
+    tables = with_targets(tables, "multilabel", make_labels, names=("a", "b", "c", "d"))
+    (outcome,) = run(*tables, k=5)
+    model, vectors = peers(KNeighborsRegressor, tables, 5)
+    share, truth = model.fit(model._fit_X, tables[0].target.values.astype(float)).predict(vectors), tables[1].target.values
+
+    np.testing.assert_allclose(outcome.columns["label_score"], share, atol=1e-4)
+    np.testing.assert_array_equal(outcome.columns["agreed"], 2 * ((share > 0.5) & truth).sum(axis=1))
+    np.testing.assert_array_equal(outcome.columns["named"], (share > 0.5).sum(axis=1) + truth.sum(axis=1))
+    assert outcome.details == {"labels_without_positives": ["d"]}
+    assert {metric.name for metric, _ in metric_values(registry.get("evaluator", "knn"), outcome)} == {"mean_average_precision", "micro_f1"}
+
+
+def test_half_of_the_votes_names_no_label(tables):
+    tables = with_targets(tables, "multilabel", make_labels, names=("a", "b", "c", "d"))
+    (outcome,) = run(*tables, k=2, weights="majority")
+    named = outcome.columns["named"] - outcome.columns["relevant"].sum(dim=1)
+
+    assert torch.equal(named, (outcome.columns["label_score"] == 1).sum(dim=1))
+
+
+def test_top5_is_for_classes(tables):
+    with pytest.raises(UsageError, match="`top5` needs a class target, got a number column"):
+        run(*with_targets(tables, "number", make_numbers), k=1, top5=True)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])

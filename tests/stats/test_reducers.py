@@ -59,6 +59,10 @@ REFERENCES = {
     "average_precision": quiet(lambda s, y: sk.average_precision_score(y, s) if y.any() else np.nan),
     "balanced_accuracy": quiet(sk.balanced_accuracy_score),
     "macro_f1": quiet(lambda y, p: sk.f1_score(y, p, average="macro")),
+    "adjusted_rand": quiet(sk.adjusted_rand_score),
+    "completeness": quiet(sk.completeness_score),
+    "homogeneity": quiet(sk.homogeneity_score),
+    "v_measure": quiet(sk.v_measure_score),
     "calibration_error": quiet(ece),
     "macro_average_precision": quiet(macro_precision),
 }
@@ -74,6 +78,10 @@ KINDS = {
     "average_precision": "nb",
     "balanced_accuracy": "cc",
     "macro_f1": "cc",
+    "adjusted_rand": "cc",
+    "completeness": "cc",
+    "homogeneity": "cc",
+    "v_measure": "cc",
     "calibration_error": "ub",
     "macro_average_precision": "BN",
 }
@@ -295,7 +303,7 @@ def test_callable_is_its_own_reducer():
 def test_unknown_reducer_offers_near_matches():
     with pytest.raises(UsageError, match="unknown reducer `macro-f1`; did you mean `macro_f1`"):
         stats.get_reducer("macro-f1")
-    with pytest.raises(UsageError, match="unknown reducer `zzz`; known: above_chance, auc"):
+    with pytest.raises(UsageError, match="unknown reducer `zzz`; known: above_chance, adjusted_rand, auc"):
         stats.get_reducer("zzz")
 
 
