@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("stats", "probes", "episodes")
+SCRIPTS = ("stats", "probes", "search", "clusters", "episodes")
 
 
 def main() -> None:

@@ -31,17 +31,24 @@ class Comparison:
     high: float
 
 
-def clock(function: Callable[[], Any], calls: int = 1) -> float:
-    """Return the processor seconds of one call, the mean of several; garbage is collected beforehand and not within.
+def num_threads() -> int:
+    """Return the number of threads that both sides are told to use."""
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
-    Processor time leaves out what other processes on the machine take; run with OMP_NUM_THREADS=1, or threads are counted each.
+
+def clock(function: Callable[[], Any], calls: int = 1) -> float:
+    """Return the seconds of one call, the mean of several; garbage is collected beforehand and not within.
+
+    With one thread they are the processor's, which leaves out what other processes on the machine take;
+    with several they are those of the wall, since the processor's add up over threads.
     """
+    read = time.process_time if num_threads() == 1 else time.perf_counter
     gc.collect()
     gc.disable()
-    start = time.process_time()
+    start = read()
     for _ in range(calls):
         function()
-    spent = time.process_time() - start
+    spent = read() - start
     gc.enable()
     return spent / calls
 

@@ -11,13 +11,10 @@ Run ``python benchmarks/episodes.py`` or ``python -m benchmarks.episodes``; it p
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +26,11 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from benchmarks._timing import Comparison, compare, machine, peak_mebibytes, seconds, table, write_section
+from benchmarks._report import Case, run
 from evalharness.numerics import Episodes, sample_episodes, score_episodes
 
 CLASSES, PER_CLASS, DIMENSIONS = 20, 600, 640  # the size of miniImageNet's test split, as a ResNet-12 encodes it
 WAY, QUERIES = 5, 15
-SHARE_OF_TARGET = 0.9
 SCIKIT_EPISODES = 50
 
 Array = np.ndarray
@@ -140,19 +136,6 @@ def linear_accuracies(features: Features, drawn: Episodes, make: Callable[[], An
 # --- cases ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Hold one comparison: ``check`` raises where results differ; theirs does ``1 / scale`` of the work."""
-
-    name: str
-    peer: str
-    target: float | None
-    check: Callable[[], None]
-    ours: Callable[[], Any]
-    theirs: Callable[[], Any]
-    scale: float = 1.0
-
-
 def make_features() -> Features:
     """Return vectors (N, D) float32 that episodes tell apart in part, and their labels."""
     generator = torch.Generator().manual_seed(0)
@@ -220,46 +203,11 @@ def cases() -> list[Case]:
     ]
 
 
-def row_of(case: Case, found: Comparison, peak: float) -> list[str]:
-    """Return a row of the table."""
-    target = "" if case.target is None else f"{case.target:g}"
-    met = "" if case.target is None else "yes" if found.low >= SHARE_OF_TARGET * case.target else "no"
-    mine, others = (seconds(float(np.median(side))) for side in (found.ours, found.theirs))
-    return [case.name, case.peer, mine, others, f"{found.ratio:.1f} ({found.low:.1f} to {found.high:.1f})", target, met, f"{peak:.0f} MiB"]
-
-
-def main() -> None:
-    """Check, time, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=7, help="how often each side runs")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    rows = []
-    for case in cases():
-        peak = peak_mebibytes(case.ours)
-        case.check()
-        found = compare(case.ours, case.theirs, turns=options.turns, theirs_scale=case.scale)
-        rows.append(row_of(case, found, peak))
-        print(*rows[-1], sep=" | ", flush=True)
-    header = ["what", "against", "ours", "theirs", "times faster (95 %)", "target", "met", "our peak beyond inputs"]
-    text = "\n".join(
-        [
-            "## episodes",
-            "",
-            f"`python benchmarks/episodes.py` on {machine()}",
-            "",
-            f"{CLASSES} classes of {PER_CLASS} vectors; both sides take turns in one process; accuracies are asserted equal on equal episodes first; times are of the processor.",
-            "Nearest centroids are timed with the draw of the episodes, the other heads without.",
-            "",
-            table(header, rows),
-        ]
-    )
-    print(text)
-    if not options.no_write:
-        write_section("episodes", text)
-
+NOTES = [
+    f"{CLASSES} classes of {PER_CLASS} vectors; accuracies are asserted equal on equal episodes.",
+    "Nearest centroids are timed with the draw of the episodes, the other heads without.",
+]
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    run("episodes", __doc__, cases, NOTES)

@@ -10,13 +10,9 @@ Run ``python benchmarks/probes.py`` or ``python -m benchmarks.probes``; it print
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +24,14 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks._timing import Comparison, clock, compare, machine, peak_mebibytes, seconds, table, write_section
+from benchmarks._report import Case, run
+from benchmarks._timing import peak_mebibytes, table
 from evalharness.numerics import LogisticPath, logistic_path
 
 Array = np.ndarray
 TOLERANCE = 1e-4
-SHARE_OF_TARGET = 0.9
 EVERY = 8
 SAME_OBJECTIVE = 1e-5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Hold one comparison; ``check`` raises where ours is worse, ``scale`` is what the peer's part of the work is multiplied by."""
-
-    name: str
-    peer: str
-    target: float | None
-    ours: Callable[[], Any]
-    theirs: Callable[[], Any]
-    check: Callable[[], None]
-    scale: float = 1.0
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -136,7 +119,7 @@ def grid_cases(name: str, vectors: Array, labels: Array, grid: Array, target: fl
     def same_objective() -> list[LogisticRegression]:
         return [fit_peer(vectors.astype(np.float64), labels, float(grid[at]), each) for at, each in needed.items()]
 
-    plain: dict[str, Any] = {"ours": ours, "check": check_gradient}
+    plain: dict[str, Any] = {"ours": ours, "check": check_gradient, "turns": 3}
     return [
         Case(name=name, peer="scikit-learn, same gradient", target=target, theirs=same_gradient, **plain),
         Case(name=name, peer="scikit-learn, same objective", target=None, theirs=same_objective, scale=len(grid) / len(needed), **plain),
@@ -232,60 +215,23 @@ Rows are read from the memory map in blocks whose logits fit an eighth of the bu
 Beyond the budget stand the result and the path that later fits start from, 45 x 3.1 MB each, and the covariance, 768 x 768."""
 
 
-def row_of(case: Case, found: Comparison, peak: float) -> list[str]:
-    """Return a row of the table."""
-    target = "" if case.target is None else f"{case.target:g}"
-    met = "" if case.target is None else "yes" if found.low >= SHARE_OF_TARGET * case.target else "no"
-    mine, others = (seconds(float(np.median(side))) for side in (found.ours, found.theirs))
-    return [case.name, case.peer, mine, others, f"{found.ratio:.1f} ({found.low:.1f} to {found.high:.1f})", target, met, f"{peak:.0f} MiB"]
+NOTES = [
+    "Ours converges as METRICS 1.1 asks (gradient 1e-4 of that at zero weights, and an estimated error of the objective of 1e-6).",
+    "*Same gradient* stops the peer at the same gradient alone, where its objective may be far higher at weak penalties;",
+    "*same objective* lowers its tolerance until its objective is within 1e-5 of ours.",
+]
 
 
-def run_cases(made: Sequence[Case], turns: int | None) -> list[list[str]]:
-    """Check and time all cases."""
-    rows = []
-    for case in made:
-        case.check()
-        peak = peak_mebibytes(case.ours)
-        own = turns or (3 if clock(case.theirs) > 5 else 7)
-        rows.append(row_of(case, compare(case.ours, case.theirs, turns=own, theirs_scale=case.scale), peak))
-        print(*rows[-1], sep=" | ", flush=True)
-    return rows
-
-
-def main() -> None:
-    """Check, time, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, help="how often each side runs, instead of each case's own number")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    memory = memory_rows()
-    rows = run_cases(cases(), options.turns)
-    header = ["what", "against", "ours", "theirs", "times faster (95 %)", "target", "met", "our peak beyond inputs"]
-    text = "\n".join(
-        [
-            "## probes",
-            "",
-            f"`python benchmarks/probes.py` on {machine()}",
-            "",
-            "Both sides take turns in one process; times are of the processor, or with `OMP_NUM_THREADS` above 1 of all its threads.",
-            "Ours converges as METRICS 1.1 asks (gradient 1e-4 of that at zero weights, and an estimated error of the objective of 1e-6).",
-            "*Same gradient* stops the peer at the same gradient alone, where its objective may be far higher at weak penalties;",
-            "*same objective* lowers its tolerance until its objective is within 1e-5 of ours.",
-            "",
-            table(header, rows),
-            "",
-            "A memory map of 60,000 x 256, 50 classes, 5 penalties, under a budget; the largest relative difference of objectives to the fit in memory:",
-            "",
-            table(["budget", "peak beyond inputs", "difference"], memory),
-            "",
-            ARITHMETIC,
-        ]
-    )
-    print(text)
-    if not options.no_write:
-        write_section("probes", text)
+def memory_lines() -> list[str]:
+    """Return the table of memory, and what it means for a set that is larger than this machine."""
+    return [
+        "A memory map of 60,000 x 256, 50 classes, 5 penalties, under a budget; the largest relative difference of objectives to the fit in memory:",
+        "",
+        table(["budget", "peak beyond inputs", "difference"], memory_rows()),
+        "",
+        ARITHMETIC,
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run("probes", __doc__, cases, NOTES, memory_lines)

@@ -6,12 +6,9 @@ With OMP_NUM_THREADS=2 it writes a section of its own, timed on the wall.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,8 +19,8 @@ import faiss
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from benchmarks._threads import clock_name, compare_sides, is_met, num_threads, section_name
-from benchmarks._timing import Comparison, machine, peak_mebibytes, seconds, table, write_section
+from benchmarks._report import Case, run
+from benchmarks._timing import num_threads, peak_mebibytes, table
 from evalharness.numerics import top_k
 
 Array = np.ndarray
@@ -31,38 +28,33 @@ QUERIES, GALLERY, DIMENSIONS, K = 5_000, 50_000, 384, 200
 SORTED_QUERIES = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Hold one comparison; both sides return values (Q, k), nearest first, and positions (Q, k)."""
+def sort_all(queries: Array, gallery: Array, metric: str) -> Array:
+    """Return the nearest rows by a full sort of values in float64, rounded to float32, ties by position."""
+    own, others = queries.astype(np.float64), gallery.astype(np.float64)
+    nearness = own @ others.T
+    if metric == "l2":
+        nearness = -np.sqrt(np.square(own).sum(axis=1)[:, None] + np.square(others).sum(axis=1) - 2 * nearness)
+    return np.argsort(-nearness.astype(np.float32), axis=1, kind="stable")[:, :K]
 
-    name: str
-    peer: str
-    target: float | None
-    metric: str
-    queries: Array
-    gallery: Array
-    theirs: Callable[[], tuple[Array, Array]]
 
-    def ours(self) -> tuple[Array, Array]:
-        """Search with the harness."""
-        return top_k(self.queries, self.gallery, K, metric=self.metric)
+def search_case(
+    name: str, peer: str, target: float, metric: str, queries: Array, gallery: Array, theirs: Callable[[], tuple[Array, Array]]
+) -> Case:
+    """Return one comparison; both sides return values (Q, k), nearest first, and positions (Q, k)."""
 
-    def check(self) -> None:
-        """Assert that ours is a full sort in float64, and that both sides find the same up to the rounding of float32."""
-        (values, found), (peer_values, peer_found) = self.ours(), self.theirs()
-        at = np.random.default_rng(0).integers(0, len(self.queries), SORTED_QUERIES)
-        np.testing.assert_array_equal(found[at], self.sort(self.queries[at]))
+    def ours() -> tuple[Array, Array]:
+        return top_k(queries, gallery, K, metric=metric)
+
+    def check() -> None:
+        (values, found), (peer_values, peer_found) = ours(), theirs()
+        at = np.random.default_rng(0).integers(0, len(queries), SORTED_QUERIES)
+        np.testing.assert_array_equal(found[at], sort_all(queries[at], gallery, metric))
         np.testing.assert_allclose(values, peer_values, rtol=1e-4, atol=1e-4)
-        shared = np.mean([len(np.intersect1d(mine, theirs)) for mine, theirs in zip(found, peer_found, strict=True)])
+        shared = np.mean([len(np.intersect1d(mine, other)) for mine, other in zip(found, peer_found, strict=True)])
         assert shared > 0.999 * K, f"{shared} of {K} neighbours are shared"
 
-    def sort(self, queries: Array) -> Array:
-        """Return the nearest rows by a full sort of values in float64, rounded to float32, ties by position."""
-        own, others = queries.astype(np.float64), self.gallery.astype(np.float64)
-        nearness = own @ others.T
-        if self.metric == "l2":
-            nearness = -np.sqrt(np.square(own).sum(axis=1)[:, None] + np.square(others).sum(axis=1) - 2 * nearness)
-        return np.argsort(-nearness.astype(np.float32), axis=1, kind="stable")[:, :K]
+    size = f"{QUERIES:,} x {GALLERY:,} x {DIMENSIONS}, k = {K}"
+    return Case(name=f"{name}, {size}", peer=peer, target=target, check=check, ours=ours, theirs=theirs, turns=5)
 
 
 def unit_rows(size: int, generator: np.random.Generator, centres: Array | None = None) -> Array:
@@ -97,54 +89,14 @@ def cases() -> list[Case]:
     queries, gallery = unit_rows(QUERIES, generator), unit_rows(GALLERY, generator)
     centres = generator.standard_normal((100, DIMENSIONS), dtype=np.float32)
     near, ordered = unit_rows(QUERIES, generator, centres), unit_rows(GALLERY, generator, centres)
-    size = f"{QUERIES:,} × {GALLERY:,} × {DIMENSIONS}, k = {K}"
-    flat, brute = "faiss `IndexFlatIP`, index built before", "scikit-learn `NearestNeighbors(algorithm='brute')`"
+    flat, brute = f"faiss {faiss.__version__} `IndexFlatIP`, index built before", "scikit-learn `NearestNeighbors(algorithm='brute')`"
+    ordering = "inner product, 100 clusters in order"
     return [
-        Case(
-            name=f"inner product, {size}",
-            peer=flat,
-            target=1.0,
-            metric="dot",
-            queries=queries,
-            gallery=gallery,
-            theirs=search_flat(queries, gallery),
-        ),
-        Case(
-            name=f"inner product, 100 clusters in order, {size}",
-            peer=flat,
-            target=1.0,
-            metric="dot",
-            queries=near,
-            gallery=ordered,
-            theirs=search_flat(near, ordered),
-        ),
-        Case(
-            name=f"cosine, {size}",
-            peer=brute,
-            target=3.0,
-            metric="cosine",
-            queries=queries,
-            gallery=gallery,
-            theirs=search_brute(queries, gallery, "cosine"),
-        ),
-        Case(
-            name=f"Euclidean, {size}",
-            peer=brute,
-            target=3.0,
-            metric="l2",
-            queries=queries,
-            gallery=gallery,
-            theirs=search_brute(queries, gallery, "euclidean"),
-        ),
+        search_case("inner product", flat, 1.0, "dot", queries, gallery, search_flat(queries, gallery)),
+        search_case(ordering, flat, 1.0, "dot", near, ordered, search_flat(near, ordered)),
+        search_case("cosine", brute, 3.0, "cosine", queries, gallery, search_brute(queries, gallery, "cosine")),
+        search_case("Euclidean", brute, 3.0, "l2", queries, gallery, search_brute(queries, gallery, "euclidean")),
     ]
-
-
-def row_of(case: Case, found: Comparison, peaks: tuple[float, float]) -> list[str]:
-    """Return a row of the table."""
-    mine, others = (seconds(float(np.median(side))) for side in (found.ours, found.theirs))
-    ratio = f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
-    target = "" if case.target is None else f"{case.target:g}"
-    return [case.name, case.peer, mine, others, ratio, target, is_met(found, case.target), *(f"{peak:.0f} MiB" for peak in peaks)]
 
 
 def memory_rows() -> list[list[str]]:
@@ -158,49 +110,19 @@ def memory_rows() -> list[list[str]]:
     return rows
 
 
-def main() -> None:
-    """Check, time, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=5, help="how often each side runs")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    faiss.omp_set_num_threads(num_threads())
-    memory = memory_rows()
-    rows = []
-    for case in cases():
-        case.check()
-        peaks = peak_mebibytes(case.ours), peak_mebibytes(case.theirs)
-        rows.append(row_of(case, compare_sides(case.ours, case.theirs, turns=options.turns), peaks))
-        print(*rows[-1], sep=" | ", flush=True)
-    text = report(rows, memory)
-    print(text)
-    if not options.no_write:
-        write_section(section_name("search"), text)
+def memory_lines() -> list[str]:
+    """Return the table of memory."""
+    return [
+        f"Memory beyond inputs of a search for {K} neighbours of 1,000 queries by cosine:",
+        "",
+        table(["gallery", "its own size", "peak"], memory_rows()),
+    ]
 
 
-def report(rows: list[list[str]], memory: list[list[str]]) -> str:
-    """Return the section."""
-    header = ["what", "against", "ours", "theirs", "times faster (95 %)", "target", "met", "our peak beyond inputs", "their peak"]
-    name = section_name("search")
-    return "\n".join(
-        [
-            f"## {name}",
-            "",
-            f"`python benchmarks/search.py` on {machine()[:-1]}, faiss {faiss.__version__}.",
-            "",
-            f"Both sides take turns in one process; {clock_name()}.",
-            f"First neighbours are asserted: those of {SORTED_QUERIES} queries are a full sort in float64 with ties by position, and both sides share all but the rounding of float32.",
-            "A target is met where the lower end of the interval of the ratio of medians reaches 0.9 of it.",
-            "",
-            table(header, rows),
-            "",
-            f"Memory beyond inputs of a search for {K} neighbours of 1,000 queries by cosine:",
-            "",
-            table(["gallery", "its own size", "peak"], memory),
-        ]
-    )
-
+NOTES = [
+    f"Neighbours of {SORTED_QUERIES} queries are those of a full sort in float64 with ties by position, and both sides share all but the rounding of float32."
+]
 
 if __name__ == "__main__":
-    main()
+    faiss.omp_set_num_threads(num_threads())
+    run("search", __doc__, cases, NOTES, memory_lines)

@@ -5,12 +5,9 @@ Run ``python benchmarks/stats.py`` or ``python -m benchmarks.stats``; it prints 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +18,12 @@ import numpy as np
 from scipy.stats import bootstrap, spearmanr
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
-from benchmarks._timing import Comparison, compare, machine, peak_mebibytes, seconds, table, write_section
+from benchmarks._report import Case, run
+from benchmarks._timing import peak_mebibytes, table
 from evalharness import stats
 
 Array = np.ndarray
 ITEMS = 10_000
-SHARE_OF_TARGET = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Hold one comparison: ``check`` raises where results differ."""
-
-    name: str
-    peer: str
-    target: float | None
-    turns: int
-    check: Callable[[], None]
-    ours: Callable[[], Any]
-    theirs: Callable[[], Any]
 
 
 def means_case() -> Case:
@@ -136,14 +120,6 @@ def cases() -> list[Case]:
     ]
 
 
-def row_of(case: Case, found: Comparison, peak: float) -> list[str]:
-    """Return a row of the table."""
-    target = "" if case.target is None else f"{case.target:g}"
-    met = "" if case.target is None else "yes" if found.low >= SHARE_OF_TARGET * case.target else "no"
-    mine, others = (seconds(float(np.median(side))) for side in (found.ours, found.theirs))
-    return [case.name, case.peer, mine, others, f"{found.ratio:.1f} ({found.low:.1f} to {found.high:.1f})", target, met, f"{peak:.0f} MiB"]
-
-
 def memory_rows() -> list[list[str]]:
     """Return how much memory a bootstrapped mean takes as items grow."""
     rows = []
@@ -155,42 +131,14 @@ def memory_rows() -> list[list[str]]:
     return rows
 
 
-def main() -> None:
-    """Check, time, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, help="how often each side runs, instead of each case's own number")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    memory = memory_rows()
-    rows = []
-    for case in cases():
-        peak = peak_mebibytes(case.ours)
-        case.check()
-        found = compare(case.ours, case.theirs, turns=options.turns or case.turns)
-        rows.append(row_of(case, found, peak))
-        print(*rows[-1], sep=" | ", flush=True)
-    header = ["what", "against", "ours", "theirs", "times faster (95 %)", "target", "met", "our peak beyond inputs"]
-    text = "\n".join(
-        [
-            "## stats",
-            "",
-            f"`python benchmarks/stats.py` on {machine()}",
-            "",
-            "Both sides take turns in one process and draw their own resamples; results are asserted equal first; times are of the processor.",
-            "A target is met where the lower end of the interval of the ratio of medians reaches 0.9 of it.",
-            "",
-            table(header, rows),
-            "",
-            "Memory beyond inputs of a bootstrapped mean, counts made anew where they do not fit 32 MiB:",
-            "",
-            table(["items", "resamples", "peak"], memory),
-        ]
-    )
-    print(text)
-    if not options.no_write:
-        write_section("stats", text)
+def memory_lines() -> list[str]:
+    """Return the table of memory."""
+    return [
+        "Memory beyond inputs of a bootstrapped mean, counts made anew where they do not fit 32 MiB:",
+        "",
+        table(["items", "resamples", "peak"], memory_rows()),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run("stats", __doc__, cases, ["Both sides draw their own resamples."], memory_lines)
