@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from evalharness.compare import Comparison
 
 # What is 0 for a readout that knows nothing and 1 for a perfect one; average precision has the share of positives for chance.
-NORMALISED = {"accuracy_above_majority": "accuracy", "r2": "R2", "mean_average_precision": "average precision"}
+NORMALISED = {"accuracy_above_majority": "above chance", "r2": "R2", "mean_average_precision": "average precision"}
 Pair = Callable[[Record, Record], "Comparison"]
 
 
