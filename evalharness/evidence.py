@@ -114,17 +114,16 @@ class Evidence:
         facts = self._facts(record, "evaluators", record["evaluator"])
         return {each["name"] for each in facts["metrics"] if str(each["reduce"]).startswith("*")}
 
-    def foreign_metrics(self) -> list[str]:
-        """Return where a run describes the metrics of an evaluator that is at hand otherwise than it does itself."""
-        found = {}
+    def foreign_metrics(self) -> Iterator[tuple[RunFolder, str]]:
+        """Yield each run that describes metrics of an evaluator that is at hand otherwise than it does itself, and which."""
         for run in self.reader.runs:
             for name, facts in run.settings.get("evaluators", {}).items():
-                here = {metric.name: metric for metric in self._plugin_metrics(name)}
+                here = {metric.name: describe_metric(metric) for metric in self._plugin_metrics(name)}
                 there = {each["name"]: each for each in facts["metrics"]}
-                same = set(here) == set(there) and all(there[metric] == describe_metric(here[metric]) for metric in here)
-                if here and not same:
-                    found[name] = f"it describes the metrics of `{name}` otherwise than the evaluator here does"
-        return list(found.values())
+                odd = [metric for metric in {**there, **here} if there.get(metric) != here.get(metric)]
+                if here and odd:
+                    names = ", ".join(f"`{metric}`" for metric in odd)
+                    yield run, f"it describes {names} of `{name}` otherwise than the evaluator here does, or not at all"
 
     def metric(self, record: Record) -> MetricInfo:
         """Return a record's metric.

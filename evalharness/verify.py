@@ -124,8 +124,8 @@ class _Verifier:
             self._check_unit(suite, key)
             self._evidence.forget()
         records = [record for suite, key in units for record in self._evidence.records_of(suite, key)]
-        for message in self._evidence.foreign_metrics():
-            self._fault("metrics", "run.json", message)
+        for run, message in self._evidence.foreign_metrics():
+            self._fault("metrics", f"{run.folder.name}/run.json", message)
         for check, index, message in broken_invariants(records):
             self._blame(records[index], check, message)
         verdicts = [self._verdict(record) for record in records]

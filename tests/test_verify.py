@@ -356,6 +356,22 @@ def test_a_tampering_is_found(tamper, checks, results, cli):
     assert found.err.count("\n") == 1
 
 
+def test_a_changed_metric_is_named_with_its_run(results):
+    call_a_metric_a_plugins(results)
+
+    faults = [fault for fault in verify([results], load_registry).faults if fault.check == "metrics"]
+
+    assert [fault.message for fault in faults if fault.where == f"{run_of(results).name}/run.json"] == [
+        "it describes `accuracy` of `knn` otherwise than the evaluator here does, or not at all"
+    ]
+
+
+def test_published_results_describe_the_metrics_as_the_evaluators_do(root):
+    evidence = Evidence(sorted(path for path in (root / "results").iterdir() if path.is_dir()), load_registry)
+
+    assert [f"{run.folder}: {message}" for run, message in evidence.foreign_metrics()] == []
+
+
 def test_records_that_were_changed_without_mending_their_digest_are_found(results):
     path = run_of(results) / "records.jsonl"
     path.write_text(path.read_text().replace('"reason": null', '"reason": "so"', 1))

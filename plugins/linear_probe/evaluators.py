@@ -28,7 +28,7 @@ LINEAR_PARAMS = {
 }
 HIDDEN_PARAMS = {
     "hidden": 256,
-    "weight_decays": (1e-4, 1e-2, 1.0),
+    "weight_decays": (0.1, 1.0, 3.0, 10.0),
     "epochs": 200,
     "patience": 10,
     "scale": "standard",
@@ -78,7 +78,7 @@ def fit_mlp(
     *,
     generator: torch.Generator,
     hidden: int = 256,
-    weight_decays: Sequence[float] = (1e-4, 1e-2, 1.0),
+    weight_decays: Sequence[float] = (0.1, 1.0, 3.0, 10.0),
     epochs: int = 200,
     patience: int = 10,
     scale: str = "standard",

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 BATCH_ROWS = 256
-STEPS_AN_EPOCH = 20  # at least, by smaller batches of small data
-LEARNING_RATE = 1e-3
+STEPS_AN_EPOCH = 10  # at least, by smaller batches of small data
+LEARNING_RATE = 2e-3
+GAIN = 0.01  # of the validation loss, relative: the least that counts as progress
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def fit_hidden(
     epochs: int,
     patience: int,
 ) -> HiddenProbe:
-    """Train one network a weight decay by AdamW, all at once on the same batches, until none has improved on validation rows for ``patience`` epochs.
+    """Train one network a weight decay by AdamW, all at once on the same batches, each until ``patience`` epochs have not lowered its validation loss by 1 %.
 
     Validation rows choose epoch and decay, so there is no refit on them.
 
@@ -89,8 +90,8 @@ def fit_hidden(
         "hidden": hidden,
         "weight_decay": decays[at],
         **place_in_grid(decays, decays[at]),
-        "epochs": ran,
-        "stopped_by": "epochs" if ran == epochs else "patience",
+        "epochs": ran[at],
+        "stopped_by": "epochs" if ran[at] == epochs else "patience",
         "validation_loss": losses[at],
         "scale": scale,
         "train_n": len(learned),
@@ -150,37 +151,75 @@ def _pose(learned: Rows, judged: Rows, scale: str, *, is_class: bool) -> _Task:
 
 def _train(
     task: _Task, generator: torch.Generator, hidden: int, decays: Sequence[float], epochs: int, patience: int
-) -> tuple[tuple[torch.Tensor, ...], int, list[float], int]:
-    """Return the best layers, which decay they belong to, the least validation loss of each, and the epochs run."""
+) -> tuple[tuple[torch.Tensor, ...], int, list[float], list[int]]:
+    """Return the best layers, which decay they belong to, and the least validation loss and the epochs of each network."""
     import torch
 
-    count, dimensions = len(decays), task.rows.shape[1]
+    count, dimensions, device = len(decays), task.rows.shape[1], task.rows.device
     first = torch.randn(dimensions, hidden, generator=generator) * (2 / dimensions) ** 0.5
     second = torch.randn(hidden, task.outputs, generator=generator) / hidden**0.5
     shapes = (first, torch.zeros(1, hidden), second, torch.zeros(1, task.outputs))
-    layers = [each.to(task.rows).expand(count, *each.shape).clone().requires_grad_() for each in shapes]
-    shrink = 1 - LEARNING_RATE * torch.tensor(decays, device=task.rows.device)[:, None, None]
-    optimiser = torch.optim.Adam(layers, lr=LEARNING_RATE)
-    best = torch.full((count,), torch.inf, device=task.rows.device)
-    kept = [each.detach().clone() for each in layers]
+    trained = _Networks([each.to(task.rows).expand(count, *each.shape).clone() for each in shapes], decays)
+    kept = [each.detach().clone() for each in trained.layers]
+    best = torch.full((count,), torch.inf, device=device)
+    ran = torch.zeros(count, dtype=torch.int64, device=device)
+    progress, progressed = best.clone(), torch.zeros_like(ran)  # the loss at the last progress, and its epoch
+    running = torch.arange(count, device=device)
     size = max(16, min(BATCH_ROWS, len(task.rows) // STEPS_AN_EPOCH))
-    waited = epoch = 0
-    while epoch < epochs and waited < patience:
-        epoch += 1
-        for at in torch.split(torch.randperm(len(task.rows), generator=generator).to(task.rows.device), size):
-            optimiser.zero_grad()
-            total = task.losses(apply(layers, task.rows[at]), task.targets[at]).sum()
-            torch.autograd.backward(total)
-            with torch.no_grad():
-                for layer in (layers[0], layers[2]):
-                    layer.mul_(shrink)
-            optimiser.step()
+    for epoch in range(1, epochs + 1):
+        for at in torch.split(torch.randperm(len(task.rows), generator=generator).to(device), size):
+            trained.step(task, at)
         with torch.no_grad():
-            losses = task.losses(apply(layers, task.held), task.held_targets)
-        better = losses < best
-        best = torch.where(better, losses, best)
-        kept = [torch.where(better[:, None, None], new.detach(), old) for new, old in zip(layers, kept, strict=True)]
-        waited = 0 if bool(better.any()) else waited + 1
+            losses = task.losses(apply(trained.layers, task.held), task.held_targets)
+        better = losses < best[running]
+        best[running[better]] = losses[better]
+        ran[running] = epoch
+        for new, old in zip(trained.layers, kept, strict=True):
+            old[running[better]] = new.detach()[better]
+        far = running[losses < progress[running] * (1 - GAIN)]
+        progress[far], progressed[far] = best[far], epoch
+        on = epoch - progressed[running] < patience
+        if not bool(on.all()):
+            trained.keep(on)
+            running = running[on]
+        if not len(running):
+            break
     chosen = int(best.argmin())
     first_bias, second_bias = kept[1][chosen, 0], kept[3][chosen, 0]
-    return (kept[0][chosen], first_bias, kept[2][chosen], second_bias), chosen, best.tolist(), epoch
+    return (kept[0][chosen], first_bias, kept[2][chosen], second_bias), chosen, best.tolist(), ran.tolist()
+
+
+class _Networks:
+    """Take AdamW steps of M networks at once: ``layers`` are weights (M, D, H), biases (M, 1, H), weights (M, H, C) and biases (M, 1, C)."""
+
+    def __init__(self, layers: Sequence[torch.Tensor], decays: Sequence[float]) -> None:
+        import torch
+
+        self._shrink = 1 - LEARNING_RATE * torch.tensor(decays, device=layers[0].device)[:, None, None]
+        self._set(layers)
+
+    def _set(self, layers: Sequence[torch.Tensor]) -> None:
+        import torch
+
+        self.layers = [each.requires_grad_() for each in layers]
+        self._optimiser = torch.optim.Adam(self.layers, lr=LEARNING_RATE, fused=True)
+
+    def step(self, task: _Task, at: torch.Tensor) -> None:
+        """Learn from the rows (B,) of a task."""
+        import torch
+
+        self._optimiser.zero_grad()
+        total = task.losses(apply(self.layers, task.rows[at]), task.targets[at]).sum()
+        torch.autograd.backward(total)
+        with torch.no_grad():
+            for layer in (self.layers[0], self.layers[2]):
+                layer.mul_(self._shrink)
+        self._optimiser.step()
+
+    def keep(self, on: torch.Tensor) -> None:
+        """Go on with the networks that are marked (M,)."""
+        states = [self._optimiser.state[layer] for layer in self.layers]
+        self._shrink = self._shrink[on]
+        self._set([layer.detach()[on] for layer in self.layers])
+        for layer, state in zip(self.layers, states, strict=True):
+            self._optimiser.state[layer] = {name: value if name == "step" else value[on] for name, value in state.items()}

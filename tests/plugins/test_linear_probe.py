@@ -360,7 +360,18 @@ def test_a_hidden_layer_reads_what_no_line_does():
     assert score(fit(train, held), test).columns["hit"].float().mean() < 0.65
     again = linear_probe.fit_mlp(train, held, generator=torch.Generator().manual_seed(0), hidden=32, epochs=100)
     assert torch.equal(again.logits(test.vectors.dense()), hidden.logits(test.vectors.dense()))
-    assert hidden.details["trials"] == 3
+    assert hidden.details["trials"] == 4
+
+
+def test_networks_trained_together_are_those_trained_alone():
+    train, held, test = ring(200, 0), ring(100, 1), ring(100, 2)
+    fits = [
+        linear_probe.fit_mlp(train, held, generator=torch.Generator().manual_seed(0), hidden=16, weight_decays=decays)
+        for decays in ([0.1, 30.0], [0.1])  # the second stops long before the first
+    ]
+    assert fits[0].details["weight_decay"] == 0.1
+    assert fits[0].details["epochs"] == fits[1].details["epochs"]
+    torch.testing.assert_close(*(each.logits(test.vectors.dense()) for each in fits), rtol=1e-4, atol=1e-4)
 
 
 def test_a_hidden_layer_predicts_numbers(number_tables):
