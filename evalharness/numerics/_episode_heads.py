@@ -24,6 +24,7 @@ _SAFE_EXPONENT = 20
 _LOW_EXPONENT = 40
 _CUDA_BLOCK_BYTES = 512 * 2**20
 _BLOCK_BYTES = 16 * 2**20
+_CACHE_BYTES = 2**20
 
 
 class EpisodeScores(NamedTuple):
@@ -94,7 +95,7 @@ def _blocks(vectors: torch.Tensor, episodes: Episodes, head: _Head, block_bytes:
         raise UsageError(f"`episodes` point beyond the {len(vectors)} rows of `vectors`: draw them from labels of the same rows")
     limit = block_bytes or (_CUDA_BLOCK_BYTES if vectors.is_cuda else _BLOCK_BYTES)
     way, num_queries, shot = *query.shape[1:], support.shape[2]
-    rows = way * (2 + head.copies * shot + num_queries)
+    rows = way * (2 + head.copies * shot + (num_queries if vectors.is_cuda else 0))
     step = max(1, limit // (vectors.element_size() * (vectors.shape[1] * rows + way * way * num_queries)))
     yield from zip(torch.split(support, step), torch.split(query, step), strict=True)
 
@@ -104,8 +105,13 @@ def _blocks(vectors: torch.Tensor, episodes: Episodes, head: _Head, block_bytes:
 
 def _rescale(vectors: torch.Tensor, base_mean: Any | None, ids: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Check both and, where squares could overflow or vanish, divide both by a power of two: exact, and no order of distances changes."""
-    bounds = [*torch.aminmax(vectors)]
     mean = None
+    if base_mean is None:
+        # The norm of everything bounds the largest entry from both sides, in half the time of finding it.
+        norm = float(torch.linalg.vector_norm(vectors))
+        if 2.0**-_SAFE_EXPONENT * vectors.numel() ** 0.5 <= norm <= 2.0**_SAFE_EXPONENT:
+            return vectors, mean
+    bounds = [*torch.aminmax(vectors)]
     if base_mean is not None:
         mean = as_float(as_tensor(base_mean, vectors.device)).to(vectors.dtype)
         if mean.shape != vectors.shape[1:]:
@@ -126,8 +132,9 @@ def _rescale(vectors: torch.Tensor, base_mean: Any | None, ids: Any) -> tuple[to
 
 
 def _centre(vectors: torch.Tensor) -> torch.Tensor:
-    """Subtract the mean: no distance changes, but less of each is lost in rounding."""
-    return vectors - vectors.mean(dim=0)
+    """Subtract the mean where it is longer than the rest: no distance changes, but less of each is lost in rounding."""
+    mean = vectors.mean(dim=0)
+    return vectors - mean if 2 * len(vectors) * mean.square().sum() > torch.linalg.vector_norm(vectors).square() else vectors
 
 
 def _normalise(vectors: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
@@ -190,12 +197,25 @@ def _score_block(
     """Return accuracies (e,) float64 and convergence (e,) of episodes with support (e, way, shot) and query (e, way, Q)."""
     count, way, num_queries = query.shape
     weights, bias, converged = fit(vectors, support, penalty)
-    queries = vectors.index_select(0, query.flatten()).view(count, way * num_queries, -1)
-    # Classes times queries, not the reverse, which takes half as long again.
-    scores = (weights @ queries.mT).add_(bias.unsqueeze(2))
+    scores = _apply(vectors, query.reshape(count, -1), weights).add_(bias.unsqueeze(2))
     # torch.max promises the first of several maxima, as argmax does, and is seven times as fast across rows.
     hits = torch.max(scores, dim=1).indices.view(query.shape) == torch.arange(way, device=vectors.device)[:, None]
     return hits.sum(dim=(1, 2)).double() / (way * num_queries), converged
+
+
+def _apply(vectors: torch.Tensor, query: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return products (e, way, q) of weights (e, way, D) and queries (e, q), gathered a few episodes at a time, so that they are still in the cache."""
+    count, size = query.shape
+    dimensions = vectors.shape[1]
+    scores = vectors.new_empty((count, weights.shape[1], size))
+    step = count if vectors.is_cuda else max(1, _CACHE_BYTES // (vectors.element_size() * size * dimensions))
+    workspace = vectors.new_empty((min(step, count) * size, dimensions))
+    for first in range(0, count, step):
+        rows = query[first : first + step].flatten()
+        gathered = torch.index_select(vectors, 0, rows, out=workspace[: len(rows)]).view(-1, size, dimensions)
+        # Classes times queries, not the reverse, which takes half as long again.
+        torch.bmm(weights[first : first + step], gathered.mT, out=scores[first : first + step])
+    return scores
 
 
 def _centroids(vectors: torch.Tensor, support: torch.Tensor) -> torch.Tensor:

@@ -126,7 +126,8 @@ def test_scale_changes_nothing(head, metric, factor):
 def test_a_far_offset_changes_nothing_for_l2():
     vectors, _, episodes = drawn()
     plain = score_episodes(vectors, episodes).accuracy
-    np.testing.assert_array_equal(score_episodes(vectors + 1e6, episodes).accuracy, plain)
+    for offset in (0.5, 1, 2, 100, 1e6):  # from where the mean is left in to where it must be taken out
+        np.testing.assert_array_equal(score_episodes(vectors + offset, episodes).accuracy, plain)
 
 
 @pytest.mark.parametrize("value", [1.0, 0.1, 1e30, -3e-30])
@@ -153,11 +154,14 @@ def test_opposite_support_has_no_direction_and_scores_nothing():
 
 
 @pytest.mark.parametrize(("head", "metric"), ALL)
-def test_blocks_order_and_kind_change_nothing(head, metric):
+def test_blocks_order_and_kind_change_nothing(head, metric, monkeypatch):
     vectors, _, episodes = drawn(dtype=np.float32)
     given = {"head": head, "metric": metric, "base_mean": np.zeros(12)}
     whole = score_episodes(vectors, episodes, **given).accuracy
     np.testing.assert_array_equal(score_episodes(vectors, episodes, block_bytes=2000, **given).accuracy, whole)
+    for cache in (1, 3000):
+        monkeypatch.setattr("evalharness.numerics._episode_heads._CACHE_BYTES", cache)
+        np.testing.assert_array_equal(score_episodes(vectors, episodes, **given).accuracy, whole)
     tensors = Episodes(*(torch.from_numpy(part) for part in episodes))
     assert score_episodes(torch.from_numpy(vectors), tensors, **given).accuracy.tolist() == whole.tolist()
     backwards = Episodes(*(part[::-1].copy() for part in episodes))
