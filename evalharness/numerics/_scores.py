@@ -42,7 +42,8 @@ class Gallery:
 class Scorer:
     """Score queries against a gallery; higher is nearer, and for l2 a score is q·g - |g|²/2 about ``centre``.
 
-    ``scan``: (Q, D) float32 and ``exact``: (Q, D) float64 hold the queries, normalised or centred as the metric asks.
+    ``scan``: (Q, D) float32 holds the queries, normalised or centred as the metric asks; ``exact``: (Q, D) float64 the same, but not centred.
+    ``norms``: (Q,) float64 are those of ``scan``.
     ``largest`` is the largest row norm of the gallery seen by ``prepare``, 0 before.
     """
 
@@ -81,15 +82,15 @@ class Scorer:
     def pair_values(self, queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return exact values in float64: ``queries`` (n,) positions, ``rows`` (n, K, D) to (n, K); distances are negative.
 
-        Products are summed row by row and not as a matrix product, whose order of summation depends on the position in the block:
+        Each product is summed alone and not in that of matrices, whose order of summation depends on the position in the block:
         only so do equal rows tie.
         """
         own, others = self.exact[queries].unsqueeze(1), rows.to(torch.float64, copy=True)
         if self.metric == "l2":
-            return row_norms((others if self.centre is None else others.sub_(self.centre)).sub_(own)).neg_()
-        norms = row_norms(others) if self.metric == "cosine" else None
-        products = others.mul_(own).sum(-1)
-        return products if norms is None else products / norms
+            others.sub_(own)
+            return _inner(others, others).sqrt_().neg_()
+        products = _inner(others, own)
+        return products / _inner(others, others).sqrt_() if self.metric == "cosine" else products
 
     def as_scores(self, values: torch.Tensor) -> torch.Tensor:
         """Return the scores that exact values (Q, K) belong to, in the scale of the scan."""
@@ -112,10 +113,17 @@ def make_scorer(queries: torch.Tensor, gallery: Gallery, metric: str) -> Scorer:
     if metric == "l2":
         # Distances do not change when both sides move, and cancellation is least about the middle.
         centre = gallery.read(0, min(len(gallery), 1024)).to(torch.float64).nan_to_num(0.0, 0.0, 0.0).mean(0)
-        exact = exact - centre
-        norms = row_norms(exact)
+        norms = row_norms(exact - centre)
     largest = torch.zeros((), dtype=torch.float64, device=queries.device)
-    return Scorer(metric, exact.to(torch.float32), exact, norms, centre, largest)
+    scan = exact if centre is None else exact - centre
+    return Scorer(metric, scan.to(torch.float32), exact, norms, centre, largest)
+
+
+def _inner(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return inner products of rows (..., D) float64, in one pass on a CPU."""
+    if first.is_cuda:
+        return (first * second).sum(-1)
+    return torch.from_numpy(np.vecdot(first.numpy(), second.numpy()))
 
 
 def spans(total: int, size: int) -> Iterator[tuple[int, int]]:
