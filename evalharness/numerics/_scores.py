@@ -126,7 +126,7 @@ def _inner(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.vecdot(first.numpy(), second.numpy()))
 
 
-def spans(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield consecutive (start, stop) that cover ``total``."""
-    for start in range(0, total, size):
+def spans(total: int, size: int, first: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield consecutive (start, stop) that cover what lies from ``first`` to ``total``."""
+    for start in range(first, total, size):
         yield start, min(start + size, total)

@@ -197,3 +197,22 @@ def test_impossible_requests_are_refused():
         top_k(square, square[:, :3], 1)
     with pytest.raises(VectorsError, match=r"`queries` must have shape \(rows, dimensions\), got \(4,\)"):
         top_k(square[0], square, 1)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_the_number_of_threads_changes_nothing(metric):
+    generator = torch.Generator().manual_seed(3)
+    gallery = torch.randn(3000, 24, generator=generator)
+    gallery[1500:1700] = gallery[:200]  # equal rows, whose order is by position
+    queries, barred = gallery[:300] * 1.0, torch.arange(300)[:, None]
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(top_k(queries, gallery, 40, metric=metric, exclude=barred, block_bytes=2**19))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for values, positions in found[1:]:
+        assert torch.equal(values, found[0][0])
+        assert torch.equal(positions, found[0][1])
