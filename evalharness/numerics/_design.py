@@ -95,21 +95,21 @@ class Design:
             self.held[:, start : start + BLOCK_ROWS] = self._make(start, start + BLOCK_ROWS)
 
     def restore(self, weights: torch.Tensor, bias: torch.Tensor, sets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return weights (F, D, C) and bias (F, C) for the features as given, of (F, r, C) and (F, C); fit f belongs to set ``sets`` (F,)."""
-        original = weights if self.basis is None else _by_set(self.basis.to(weights.dtype), weights, sets)
-        return original, bias - (self.mean.to(weights.dtype)[sets, None] @ original)[:, 0]
+        """Return weights (F, C, D) and bias (F, C) for the features as given, of (F, C, r) and (F, C); fit f belongs to set ``sets`` (F,)."""
+        original = weights if self.basis is None else _by_set(weights, self.basis.to(weights.dtype), sets)
+        return original, bias - (original @ self.mean.to(weights.dtype)[sets, :, None])[..., 0]
 
     def raise_slopes(self, slopes: torch.Tensor, sets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return slopes (F, D, C) by weights and (F, C) by bias of the features as given, of slopes (F, r + 1, C) in this design."""
-        by_bias = slopes[:, -1]
-        inner = slopes[:, :-1]
-        rotated = inner if self.basis is None else _by_set(self.basis.to(slopes.dtype), inner, sets)
-        return rotated + self.mean.to(slopes.dtype)[sets, :, None] * by_bias[:, None], by_bias
+        """Return slopes (F, C, D) by weights and (F, C) by bias of the features as given, of slopes (F, C, r + 1) in this design."""
+        by_bias = slopes[..., -1]
+        inner = slopes[..., :-1]
+        rotated = inner if self.basis is None else _by_set(inner, self.basis.to(slopes.dtype), sets)
+        return rotated + self.mean.to(slopes.dtype)[sets, None] * by_bias[..., None], by_bias
 
 
-def _by_set(basis: torch.Tensor, values: torch.Tensor, sets: torch.Tensor) -> torch.Tensor:
-    """Return basis[sets] @ values, without copies of a basis that all share."""
-    return basis[0] @ values if len(basis) == 1 else basis[sets] @ values
+def _by_set(values: torch.Tensor, basis: torch.Tensor, sets: torch.Tensor) -> torch.Tensor:
+    """Return values (F, C, r) times the transposed basis (D, r) of their sets, without copies of one that all share."""
+    return values @ (basis[0] if len(basis) == 1 else basis[sets]).mT
 
 
 def make_design(rows: Rows, share: torch.Tensor | None, *, small: float, hold: bool) -> Design:

@@ -32,27 +32,28 @@ def dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class _History:
-    """Hold the last pairs of A problems and their inner products, so that a direction takes two passes over the pairs, not ten.
+    """Hold the last k pairs of A problems and their inner products, so that a direction takes two passes over the pairs, not ten.
 
-    ``pairs``: (A, memory, 2, n) steps and changes of gradients, in slots that are reused; ``order``: the slots from old to new;
-    ``by_change``: (A, memory, memory) steps times changes; ``changes``: (A, memory, memory) changes times changes;
-    ``along``: (A, 2 memory) pairs times the latest gradient; ``scale``: (A,) the initial inverse Hessian, a multiple of the identity. Inner products are float64.
+    ``pairs``: (A, memory, 2, n) steps and changes of gradients, in slots that are reused; ``order``: (k,) the slots from old to new.
+    From old to new too, in float64: ``by_change``: (A, k, k) steps times changes; ``changes``: (A, k, k) changes times changes;
+    ``along``: (A, k, 2) pairs times the latest gradient. ``scale``: (A,) float64, the initial inverse Hessian, a multiple of the identity.
     """
 
     pairs: torch.Tensor
+    order: torch.Tensor
     by_change: torch.Tensor
     changes: torch.Tensor
     along: torch.Tensor
     scale: torch.Tensor
-    order: list[int]
 
     @classmethod
     def begin(cls, like: torch.Tensor, memory: int) -> _History:
         """Return an empty history for problems with points like (A, n)."""
         count, size = like.shape
-        products = torch.zeros((count, memory, memory), dtype=torch.float64, device=like.device)
+        order = torch.empty(0, dtype=torch.int64, device=like.device)
         scale = torch.ones(count, dtype=torch.float64, device=like.device)
-        return cls(like.new_empty((count, memory, 2, size)), products, products.clone(), scale.new_zeros((count, 2 * memory)), scale, [])
+        products = scale.new_empty((count, 0, 0))
+        return cls(like.new_empty((count, memory, 2, size)), order, products, products, scale.new_empty((count, 0, 2)), scale)
 
     def keep(self, mask: torch.Tensor) -> None:
         """Forget the problems that ``mask`` does not name."""
@@ -62,45 +63,48 @@ class _History:
 
     def add(self, step: torch.Tensor, change: torch.Tensor, gradients: torch.Tensor) -> None:
         """Add a pair (A, n) each, and take in the gradients that follow it; a pair without positive curvature counts as none."""
-        memory = self.pairs.shape[1]
-        slot = len(self.order) if len(self.order) < memory else self.order.pop(0)
-        self.order.append(slot)
-        curvature, size = dot(step, change).double(), dot(change, change).double()
-        valid = curvature > torch.finfo(step.dtype).eps * (size * dot(step, step).double()).sqrt()
-        self.pairs[:, slot, 0] = step * valid[:, None]
-        self.pairs[:, slot, 1] = change * valid[:, None]
-        latest = torch.cat([self.pairs[:, slot], gradients[:, None]], 1)
-        products = (self._used() @ latest.mT).double()
+        count, memory = self.pairs.shape[:2]
+        full = len(self.order) == memory
+        slot = int(self.order[0]) if full else len(self.order)
+        self.order = torch.cat([self.order[int(full) :], self.order.new_tensor([slot])])
+        latest = torch.stack([step, change, gradients], 1)
+        curvature, size, length = dot(step, change).double(), dot(change, change).double(), dot(step, step).double()
+        valid = curvature > torch.finfo(step.dtype).eps * (size * length).sqrt()
+        if not bool(valid.all()):
+            latest[:, :2] *= valid[:, None, None]
+        self.pairs[:, slot] = latest[:, :2]
+        products = (self._used() @ latest.mT).view(count, -1, 2, 3)[:, self.order].double()
         self.along = products[..., 2]
-        products = products.reshape(len(step), -1, 2, 3)
-        known = products.shape[1]
-        self.by_change[:, :known, slot] = products[:, :, 0, 1]
-        self.by_change[:, slot, :known] = products[:, :, 1, 0]
-        self.changes[:, :known, slot] = self.changes[:, slot, :known] = products[:, :, 1, 1]
+        self.by_change = _grow(self.by_change, products[:, :, 0, 1], products[:, :, 1, 0], full=full)
+        self.changes = _grow(self.changes, products[:, :, 1, 1], products[:, :, 1, 1], full=full)
         # A pair that counts as none must leave its place on the diagonal invertible.
-        self.by_change[:, slot, slot] = torch.where(valid, curvature, 1.0)
+        self.by_change[:, -1, -1] = torch.where(valid, curvature, 1.0)
         self.scale = torch.where(valid, curvature / torch.where(valid, size, 1.0), self.scale)
 
     def direct(self, gradients: torch.Tensor) -> torch.Tensor:
         """Return descent directions (A, n), by the compact form of the inverse Hessian (Byrd, Nocedal & Schnabel 1994, equation 3.1)."""
         scale = self.scale[:, None].to(gradients.dtype)
-        if not self.order:
+        if not len(self.order):
             return gradients * -scale
-        along = self.along.reshape(len(gradients), -1, 2)
-        by_step, by_change = along[:, self.order, :1], along[:, self.order, 1:]
-        upper = self.by_change[:, self.order][:, :, self.order].triu()
-        inner = self.changes[:, self.order][:, :, self.order] * self.scale[:, None, None]
+        upper, widened = self.by_change.triu(), self.scale[:, None, None]
+        inner = self.changes * widened
         inner.diagonal(dim1=1, dim2=2).add_(upper.diagonal(dim1=1, dim2=2))
-        turned = torch.linalg.solve_triangular(upper, by_step, upper=True)
-        of_steps = torch.linalg.solve_triangular(upper.mT, inner @ turned - self.scale[:, None, None] * by_change, upper=False)
-        factors = torch.zeros_like(along)
-        factors[:, self.order] = torch.cat([-of_steps, turned * self.scale[:, None, None]], 2)
-        combined = factors.to(gradients.dtype).flatten(1)[:, None] @ self._used()
+        turned = torch.linalg.solve_triangular(upper, self.along[..., :1], upper=True)
+        of_steps = torch.linalg.solve_triangular(upper.mT, inner @ turned - widened * self.along[..., 1:], upper=False)
+        factors = torch.empty_like(self.along, dtype=gradients.dtype)
+        factors[:, self.order] = torch.cat([-of_steps, turned * widened], 2).to(gradients.dtype)
+        combined = factors.flatten(1)[:, None] @ self._used()
         return torch.addcmul(combined[:, 0], gradients, scale, value=-1)
 
     def _used(self) -> torch.Tensor:
         """Return all pairs (A, 2k, n), a view."""
         return self.pairs[:, : len(self.order)].flatten(1, 2)
+
+
+def _grow(square: torch.Tensor, column: torch.Tensor, row: torch.Tensor, *, full: bool) -> torch.Tensor:
+    """Return matrices (A, k, k) with a last column and row (A, k), which share their end; where ``full``, the first ones go."""
+    kept = square[:, 1:, 1:] if full else square
+    return torch.cat([torch.cat([kept, row[:, None, :-1]], 1), column[..., None]], 2)
 
 
 @dataclass(slots=True)

@@ -251,7 +251,7 @@ class _Solver:
     end: Minimum
 
     def solve(self, fits: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
-        """Bring fits (A,) to their end from weights (A, r + 1, columns), or from zero; return their weights there."""
+        """Bring fits (A,) to their end from weights (A, columns, r + 1), or from zero; return their weights there."""
         problem = self.problem
         for first in range(0, len(fits), self.together):
             at = slice(first, first + self.together)
@@ -291,8 +291,13 @@ class _Solver:
                 done[at] = self.problem.largest_slopes(gradients[at], chosen) <= limit
             return done
 
+        made_for, chosen = fits[:0], self.problem.choose(fits, start.dtype)
+
         def evaluate(points: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self.problem.evaluate(points, fits[inner])
+            nonlocal made_for, chosen
+            if inner is not made_for:  # as long as none has ended it is the same tensor
+                made_for, chosen = inner, self.problem.choose(fits[inner], points.dtype)
+            return chosen.evaluate(points)
 
         return minimise(start, evaluate, finished, max_iterations=most, least=least, memory=_HISTORY)
 
@@ -304,7 +309,7 @@ def _solve(
     count, num_penalties = len(problem.penalties), len(grid)
     first = torch.arange(0, count, num_penalties, device=problem.penalties.device)
     points = problem.design.mean.new_zeros((len(first), problem.size))
-    reference = problem.largest_slopes(problem.evaluate(points, first)[1], first)
+    reference = problem.largest_slopes(problem.choose(first, points.dtype).evaluate(points)[1], first)
     bytes_a_fit = _VECTORS * problem.size * points.element_size()
     end = Minimum(
         points=points.new_zeros((count, problem.size)),
@@ -364,12 +369,12 @@ def _spread_classes(problem: LogisticProblem, points: torch.Tensor, fits: torch.
     bias = points.new_full((len(fits), tasks.size), ABSENT_BIAS)
     for chosen in torch.split(fits, max(1, 2**26 // (8 * dimensions * tasks.size))):
         scaled = problem.unscale(points[chosen].double(), chosen)
-        fitted, shift = problem.design.restore(scaled[:, :-1], scaled[:, -1], problem.sets_of(chosen))
+        fitted, shift = problem.design.restore(scaled[..., :-1], scaled[..., -1], problem.sets_of(chosen))
         if problem.columns == 1:
-            fitted, shift = torch.cat([-fitted, fitted], 2) / 2, torch.cat([-shift, shift], 1) / 2
+            fitted, shift = torch.cat([-fitted, fitted], 1) / 2, torch.cat([-shift, shift], 1) / 2
         if problem.absent is not None:
-            shift = shift.masked_fill(problem.absent[problem.tasks_of(chosen)], ABSENT_BIAS)
-            fitted = fitted.masked_fill(problem.absent[problem.tasks_of(chosen)][:, None], 0.0)
-        weights[chosen[:, None], :, tasks.classes] = fitted.to(dtype).mT
+            absent = problem.absent[problem.tasks_of(chosen)]
+            shift, fitted = shift.masked_fill(absent, ABSENT_BIAS), fitted.masked_fill(absent[..., None], 0.0)
+        weights[chosen[:, None], :, tasks.classes] = fitted.to(dtype)
         bias[chosen[:, None], tasks.classes] = shift.to(dtype)
     return weights, bias

@@ -67,10 +67,11 @@ def ridge_path(features: Any, targets: Any, alphas: Any) -> RidgePath:
     rotated, mean = design.held[0, :, :-1], values.mean(0)
     factors = 1 / (design.variances[0] * len(given) + grid[:, None])
     weights = (rotated.T @ (values - mean)) * factors[..., None]
-    fitted, shift = design.restore(weights, mean.expand(len(grid), -1), torch.zeros(len(grid), dtype=torch.int64, device=given.device))
+    set_of = torch.zeros(len(grid), dtype=torch.int64, device=given.device)
+    fitted, shift = design.restore(weights.mT, mean.expand(len(grid), -1), set_of)
     return RidgePath(
         alphas=tuple(grid.tolist()),
-        weights=as_kind(fitted.to(given.dtype), features),
+        weights=as_kind(fitted.mT.to(given.dtype), features),
         bias=as_kind(shift.to(given.dtype), features),
         loo_error=as_kind(_leave_one_out(rotated, values - mean, weights, factors), features),
     )
