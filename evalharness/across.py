@@ -33,6 +33,7 @@ class CellResult:
     base: Mapping[str, Any]
     items: Mapping[str, Items]
     status: str
+    mains: frozenset[str] | None = None  # the main metrics of its kind of target; None for those of the plan
     reason: str | None = None
     grouped: bool = False  # whether subgroups are asked of the mean over draws
     labels: int | None = None  # rows that its fit learned from
@@ -78,14 +79,17 @@ def across_records(plan: AcrossPlan, cells: Sequence[CellResult], resampler: Res
     known = [cell for cell in cells if cell.status != "not_applicable"]
     means = join_draws(known)
     for metric in plan.summary.metrics:
-        if metric.name in plan.summary.main_metrics:
-            for among in (known, means):
-                yield from _reference_records(plan, metric, among, resampler)
-                yield from _severity_records(plan, metric, among, resampler)
-                yield from _domain_records(plan, metric, among, resampler)
-                yield from _family_records(plan, metric, among, resampler)
-            yield from _draw_records(plan, metric, means, resampler)
-            yield from _budget_records(plan, metric, known, means, resampler)
+        own, own_means = (
+            [cell for cell in among if metric.name in (plan.summary.main_metrics if cell.mains is None else cell.mains)]
+            for among in (known, means)
+        )
+        for among in (own, own_means):
+            yield from _reference_records(plan, metric, among, resampler)
+            yield from _severity_records(plan, metric, among, resampler)
+            yield from _domain_records(plan, metric, among, resampler)
+            yield from _family_records(plan, metric, among, resampler)
+        yield from _draw_records(plan, metric, own_means, resampler)
+        yield from _budget_records(plan, metric, own, own_means, resampler)
         if metric.name in plan.robust:
             yield from _robust_records(plan, metric, known, resampler)
 
@@ -109,9 +113,7 @@ def join_draws(cells: Sequence[CellResult]) -> list[CellResult]:
         shared = [name for name in group[0].items if all(name in cell.items for cell in group)]
         items = {} if because else {name: group[0].items[name] for name in shared}
         status = "failed" if because else "measured"
-        joined.append(
-            CellResult(base=base, items=items, status=status, reason=because, grouped=group[0].grouped, draws=group, labels=group[0].labels)
-        )
+        joined.append(replace(group[0], base=base, items=items, status=status, reason=because, draws=group))
     return joined
 
 

@@ -47,19 +47,20 @@ class LabelCurve:
     def reach(self, score: float) -> Estimate:
         """Return the labels at which the score is first reached, between budgets on a logarithmic scale.
 
-        The interval is the percentile one over resamples of the test items; an end that lies beyond the largest budget is open.
+        The interval is the percentile one over resamples of the test items; there is none where an end lies beyond the largest budget, or at the smallest.
         """
         joint = self._joint
         values = self._spread @ joint.values
         needed = self._cross(values[:, None], score)[0]
         estimate = Estimate(value=math.nan, interval=nothing(joint.units), scope=joint.scope, n=joint.n, n_units=joint.units)
-        interval, reason = self._reach_interval(score)
+        smallest, largest = (round(10.0 ** float(end)) for end in self._decades[[0, -1]])
         if not math.isfinite(needed):
-            largest = round(10.0 ** float(self._decades[-1]))
             because = f"{score:g} is not reached with {largest} labels, the largest budget, which gives {values[-1]:.4g}"
             return replace(estimate, status="undecided", reason=because)
         if needed == self._decades[0]:
-            reason = f"reached at the smallest budget already{'' if reason is None else f'; {reason}'}"
+            because = f"at most {smallest} labels: the smallest budget gives {values[0]:.4g}, which is {score:g} or better"
+            return replace(estimate, status="undecided", reason=because)
+        interval, reason = self._reach_interval(score)
         return replace(estimate, value=float(10.0**needed), interval=interval, reason=reason)
 
     def _cross(self, values: Array, score: float) -> Array:
@@ -71,6 +72,8 @@ class LabelCurve:
             return nothing(joint.units), "no interval of labels needed for this metric"
         found = self._cross(self._spread @ joint.replicates, score)
         low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
+        if low == self._decades[0] and math.isfinite(high):
+            return nothing(joint.units), f"at most {10.0**high:.0f} labels; in some resamples the smallest budget is enough"
         if not math.isfinite(high):
             return nothing(joint.units), f"at least {10.0**low:.0f} labels; in some resamples the largest budget is not enough"
         return Interval(low=float(10.0**low), high=float(10.0**high), level=LEVEL, method="percentile", n=joint.units), None

@@ -455,6 +455,19 @@ def _keep_one_of_each(mask: Array, rows: Array, pool: Pool, target: str | None) 
     return mask
 
 
+def _check_reach(task: Task, alias: str, spec: EvaluatorSpec) -> None:
+    """Check that a score can be reached, and that there are budgets to reach it with."""
+    use, place = task.file.evaluators[alias], task.where("evaluators", alias, "reach")
+    fits = [name for name in use.fits or task.file.fits if name in task.file.fits]
+    if "train" not in spec.needs or len({str(task.file.fits[name].budget) for name in fits}) < 2:
+        raise TaskFileError(f"{place}: `reach` asks how many labels a score needs, so `{alias}` needs two fits of different `budget`")
+    metrics = [metric for metric in spec.metrics if metric.name in {spec.main, *spec.mains.values()}]
+    assert use.reach is not None
+    if not any(metric.low < use.reach <= metric.high for metric in metrics):
+        ranges = ", ".join(f"{metric.name} lies in [{metric.low:g}, {metric.high:g}]" for metric in metrics)
+        raise TaskFileError(f"{place}: {use.reach:g} is no score to be reached: {ranges}")
+
+
 def check_registered(registry: Registry, task: Task) -> None:
     """Check that every name of a task is registered and every parameter known, without touching data.
 
@@ -469,6 +482,8 @@ def check_registered(registry: Registry, task: Task) -> None:
         twin = known.setdefault(canonical([spec.name, params, use.fits]), alias)
         if twin != alias:
             raise TaskFileError(f"{task.where('evaluators', alias)}: evaluators `{twin}` and `{alias}` are the same; remove one")
+        if use.reach is not None:
+            _check_reach(task, alias, spec)
         if alias == task.main.alias and task.main.metric not in {metric.name for metric in spec.metrics}:
             names = [metric.name for metric in spec.metrics]
             raise TaskFileError(f"{task.where('main')}: evaluator `{spec.name}`: {unknown_name('metric', task.main.metric, names)}")

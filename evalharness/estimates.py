@@ -18,6 +18,7 @@ from evalharness.types import Array, Interval, MetricInfo
 LEVEL = 0.95
 RESAMPLES = 2000
 NO_INTERVAL = 5
+ROUNDING = 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,6 +170,11 @@ def estimate(metric: MetricInfo, items: Items, resampler: Resampler, level: floa
     interval = _interval(metric, value, items, units, resampler, level)
     if not math.isfinite(interval.low):
         reason = "the statistic does not vary, or is undefined in too many resamples"
+    elif not interval.low - ROUNDING <= value <= interval.high + ROUNDING:
+        reason = (
+            f"resamples lie from {interval.low:.4g} to {interval.high:.4g} and not about the value: many leave out what few items carry"
+        )
+        interval = nothing(n)
     return Estimate(value=value, interval=interval, scope=scope, n=n, n_units=units, reason=reason)
 
 

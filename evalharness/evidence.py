@@ -264,18 +264,22 @@ class Evidence:
             items=items,
             status=line["status"],
             reason=line.get("reason"),
+            mains=self._main_metrics(records[0], line),
             grouped=bool(line.get("asked")),
             labels=line.get("labels"),
         )
+
+    def _main_metrics(self, record: Record, line: Mapping[str, Any]) -> frozenset[str]:
+        """Return the main metric of a unit's kind of target, and the task's where it is about that kind."""
+        task, facts, kind = self.task(record), self._facts(record, "evaluators", record["evaluator"]), line.get("target_kind")
+        own = facts.get("mains", {}).get(kind, facts["main"])
+        shares = line["alias"] == task["main_alias"] and (kind is None or task.get("target_kind") in (None, kind))
+        return frozenset({own, task["main_metric"]} if shares else {own})
 
     def summary_plan(self, record: Record) -> SummaryPlan:
         """Return what the summariser was given for the unit of a record."""
         across = "members" in self.line(record["suite"], record["unit"])
         task, line = self.task(record), self._item_line(record)
-        facts = self._facts(record, "evaluators", record["evaluator"])
-        names = {facts.get("mains", {}).get(line.get("target_kind"), facts["main"])}
-        if line["alias"] == task["main_alias"]:
-            names.add(task["main_metric"])
 
         def groups(part: str) -> list[tuple[str, Column | None]]:
             if not across and not line.get("grouped"):
@@ -286,7 +290,7 @@ class Evidence:
         return SummaryPlan(
             base={name: record[name] for name in CELL_FIELDS},
             metrics=self.metrics(record),
-            main_metrics=frozenset(names),
+            main_metrics=self._main_metrics(record, line),
             params={name: value for name, value in (record["params"] or {}).items() if name != "variant"},
             main_cell=bool(self.planned.get((record["suite"], record["unit"]), {}).get("main")) and not across,
             main_metric=task["main_metric"],

@@ -14,7 +14,7 @@ import numpy as np
 
 from evalharness.keys import plain, strict
 from evalharness.plan import Plan, TaskPlan, UnitPlan
-from evalharness.planner import main_over_cells
+from evalharness.planner import main_over_cells, main_target
 from evalharness.pools import TaskData
 from evalharness.records import CELL_FIELDS
 from evalharness.registry import Registry
@@ -81,6 +81,7 @@ def _task_facts(plan: TaskPlan) -> dict[str, Any]:
         "margin": file.margin,
         "summary": file.summary,
         "dataset": file.data.dataset,
+        "target_kind": _target_kind(plan),
         "fingerprint": plan.data.fingerprint,
         "cluster": file.data.cluster,
         "groups": [[entry] if isinstance(entry, str) else list(entry) for entry in file.groups],
@@ -89,6 +90,12 @@ def _task_facts(plan: TaskPlan) -> dict[str, Any]:
         "codecs": list(dict.fromkeys(cell.codec.name for cell in plan.cells)),
         "seed": plan.seed,
     }
+
+
+def _target_kind(plan: TaskPlan) -> str | None:
+    """Return the kind of the main target."""
+    target = main_target(plan.task)
+    return next((pool.columns[target].kind for pool in plan.data.pools.values() if target in pool.columns), None)
 
 
 def _evaluator_facts(spec: EvaluatorSpec) -> dict[str, Any]:

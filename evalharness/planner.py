@@ -411,6 +411,11 @@ def _shift_key(shift: ShiftUse | None, seed: int) -> Any:
     return [shift.plugin, shift.params, shift.stamp, shift.mechanism, chain, shift.through, seed]
 
 
+def main_target(task: Task) -> str | None:
+    """Return the target of the task's main cell, None where the task has none."""
+    return task.main.where.get("target", next(iter(task.file.data.targets), None))
+
+
 def is_main_cell(task: Task, cell: Cell) -> bool:
     """Say whether a cell is the one that the task names as its main cell."""
     where = task.main.where
@@ -424,7 +429,7 @@ def is_main_cell(task: Task, cell: Cell) -> bool:
         and (cell.shift.name if cell.shift else "clean") == shift
         and (cell.shift is None or severity is None or f"{cell.shift.severity:g}" == severity)
         and cell.codec.name == where.get("codec", FLOAT32)
-        and (cell.target is None or cell.target == where.get("target", task.file.data.targets[0]))
+        and (cell.target is None or cell.target == main_target(task))
     )
 
 
@@ -438,7 +443,7 @@ def main_over_cells(task: Task) -> dict[str, Any] | None:
     """Return what the main record must match where it is made of several cells: those of several attacks, or of several draws of the fit."""
     where, fit = task.main.where, _main_fit(task)
     drawn = "/" not in fit and fit in task.file.fits and task.file.fits[fit].draws > 1
-    common = {"codec": where.get("codec", FLOAT32), "target": where.get("target", next(iter(task.file.data.targets), None))}
+    common = {"codec": where.get("codec", FLOAT32), "target": main_target(task)}
     if "variant" in where:
         common["variant"] = where["variant"]
     if "robust" in where:

@@ -79,6 +79,12 @@ class FitFile(_Model):
     budget: float | str | None = None
     draws: int = Field(default=1, ge=1)
 
+    @model_validator(mode="after")
+    def _check_draws(self) -> FitFile:
+        if self.draws > 1 and self.budget is None:
+            raise ValueError("`draws` draw a `budget` anew; without one all would be alike")
+        return self
+
     @field_validator("budget")
     @classmethod
     def _check_budget(cls, value: float | str | None) -> float | str | None:
@@ -95,6 +101,13 @@ class UseFile(_Open):
     use: str
     fits: list[str] | None = None
     reach: float | None = None
+
+    @field_validator("reach", mode="before")
+    @classmethod
+    def _check_reach(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("expected a score")  # noqa: TRY004 (pydantic turns ValueError into a message)
+        return value
 
 
 class ShiftDataFile(_Model):

@@ -18,6 +18,7 @@ from evalharness.estimates import Items, Resampler
 from evalharness.grouping import cluster_codes, group_columns
 from evalharness.keys import seed_of, strict
 from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, TaskPlan, UnitPlan, ViewPlan
+from evalharness.planner import main_target
 from evalharness.pools import row_table
 from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse
@@ -224,7 +225,13 @@ class TaskWalk:
         status = "measured" if items else "failed"
         reason = None if items else self._reasons.get(unit.key, "failed")
         return CellResult(
-            base=unit.base, items=items, status=status, reason=reason, grouped=unit.cell.grouped, labels=self._labels_of(unit)
+            base=unit.base,
+            items=items,
+            status=status,
+            reason=reason,
+            mains=self._main_metrics(unit),
+            grouped=unit.cell.grouped,
+            labels=self._labels_of(unit),
         )
 
     def _labels_of(self, unit: UnitPlan) -> int | None:
@@ -270,12 +277,11 @@ class TaskWalk:
         return details
 
     def _summary_plan(self, unit: UnitPlan) -> SummaryPlan:
-        main, spec = self.task.task.main, unit.cell.evaluator
-        own = spec.main_of(self._target_kind(unit.cell.target))
+        main = self.task.task.main
         return SummaryPlan(
             base=unit.base,
-            metrics=spec.metrics,
-            main_metrics=frozenset({own, main.metric} if unit.cell.alias == main.alias else {own}),
+            metrics=unit.cell.evaluator.metrics,
+            main_metrics=self._main_metrics(unit),
             params=unit.cell.params,
             main_cell=unit.main,
             main_metric=main.metric,
@@ -283,6 +289,13 @@ class TaskWalk:
             groups=self._groups if is_grouped(unit) else lambda _: [],
             unit=unit.key,
         )
+
+    def _main_metrics(self, unit: UnitPlan) -> frozenset[str]:
+        """Return the main metric of a unit's kind of target, and the task's where it is about that kind."""
+        kind, main = self._target_kind(unit.cell.target), self.task.task.main
+        own = unit.cell.evaluator.main_of(kind)
+        shares = unit.cell.alias == main.alias and kind in (None, self._target_kind(main_target(self.task.task)))
+        return frozenset({own, main.metric} if shares else {own})
 
     def _target_kind(self, target: str | None) -> str | None:
         """Return the kind of a target column of the scored rows."""

@@ -5,6 +5,7 @@ import pytest
 
 from evalharness.budgets import LabelCurve, first_crossing
 from evalharness.estimates import Items, Resampler
+from evalharness.store.results import ResultsReader
 from evalharness.types import MetricInfo
 
 ACCURACY = MetricInfo(name="accuracy", columns=("hit",), interval="wilson")
@@ -61,8 +62,9 @@ def test_what_is_not_reached_is_undecided_and_what_is_reached_at_once_says_so():
     assert np.isnan(beyond.value)
     assert beyond.reason.startswith("0.95 is not reached with 1000 labels, the largest budget, which gives 0.7")
     at_once = curve((0.9, 0.92, 0.95)).reach(0.5)
-    assert at_once.value == pytest.approx(10)
-    assert at_once.reason == "reached at the smallest budget already"
+    assert np.isnan(at_once.value)
+    assert at_once.status == "undecided"
+    assert at_once.reason.startswith("at most ")
 
 
 def test_a_score_reached_in_some_resamples_only_has_an_open_end():
@@ -81,3 +83,65 @@ def test_lower_is_better_turns_the_curve():
     loss = MetricInfo(name="log_loss", columns=("hit",), higher_is_better=False)
     found = curve((0.9, 0.6, 0.3), metric=loss).reach(0.5)
     assert 100 < found.value < 1000
+
+
+KINDS = """task: kinds
+version: 1
+modality: vector
+data:
+  dataset: csv:{base}
+  inputs: {{vector: [a, b]}}
+  target: [sign, distance]
+  splits: {{train: train, test: test}}
+fits:
+  few: {{budget: 0.2, draws: 3}}
+  all: {{}}
+evaluators:
+  probe: {{use: linear-probe, grid: [0.01, 1.0]}}
+cross: [[targets, fits]]
+main: probe.accuracy @ fit=all
+"""
+
+
+@pytest.fixture
+def kinds(tmp_path):
+    """Write a task with a class and a number as targets, and return its file."""
+    base = tmp_path / "rows"
+    base.mkdir()
+    for split, seed in (("train", 0), ("test", 1)):
+        values = np.random.default_rng(seed).standard_normal((120, 2)).round(4)
+        rows = [f"{a},{b},{'up' if a > 0 else 'down'},{a + b / 2:.4f}" for a, b in values]
+        (base / f"{split}.csv").write_text("\n".join(["a,b,sign,distance", *rows]) + "\n")
+    (tmp_path / "kinds.yaml").write_text(KINDS.format(base=base))
+    return tmp_path / "kinds.yaml"
+
+
+def test_targets_of_each_kind_have_means_over_draws_of_their_own_metric(kinds, tmp_path, cli):
+    done = cli("run", kinds, "-e", "identity", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    made = [record for record in ResultsReader([tmp_path / "out"]).records() if record["over"] == "draw"]
+    assert {(record["target"], record["metric"], record["statistic"], record["fit"]) for record in made} == {
+        ("sign", "accuracy", "mean", "few"),
+        ("sign", "accuracy", "spread", "few"),
+        ("distance", "r2", "mean", "few"),
+        ("distance", "r2", "spread", "few"),
+    }
+    assert cli("verify", tmp_path / "out").code == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("grid: [0.01, 1.0]}", "grid: [1.0], reach: 1.5}", "1.5 is no score to be reached: accuracy lies in [0, 1]"),
+        ("grid: [0.01, 1.0]}", "grid: [1.0], reach: true}", "expected a score"),
+        ("grid: [0.01, 1.0]}", "fits: [all], grid: [1.0], reach: 0.5}", "needs two fits of different `budget`"),
+        ("{budget: 0.2, draws: 3}", "{draws: 3}", "`draws` draw a `budget` anew"),
+    ],
+)
+def test_a_curve_that_cannot_be_is_refused(kinds, cli, old, new, message):
+    text = kinds.read_text()
+    assert old in text
+    kinds.write_text(text.replace(old, new))
+    done = cli("validate", kinds)
+    assert done.code != 0
+    assert message in done.out + done.err

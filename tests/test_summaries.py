@@ -222,3 +222,14 @@ def test_groups_stand_where_cross_asks_for_them(run_tasks, write_task, tmp_path)
 
 def test_groups_stand_in_the_main_cell_wherever_it_is(run_tasks, write_task, tmp_path):
     assert ("all", "label", "int8") in grouped_cells(run_tasks, write_task, tmp_path, at=" @ codec=int8")
+
+
+def test_resamples_that_lie_beside_the_value_make_no_interval():
+    """Classes of one item each are missing from a third of the resamples, so a mean over the classes present is far higher there."""
+    truth = np.concatenate([np.arange(60) % 2, np.arange(2, 17)])
+    columns = {"truth": truth, "prediction": np.concatenate([np.arange(60) % 2, np.zeros(15, dtype=np.int64)])}
+    metric = MetricInfo(name="balanced", columns=("truth", "prediction"), reduce="balanced_accuracy", interval="bootstrap")
+    found = estimate_of(metric, columns)
+    assert found.value == pytest.approx(2 / 17)
+    assert np.isnan(found.interval.low)
+    assert "not about the value" in found.reason

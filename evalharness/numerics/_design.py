@@ -11,6 +11,8 @@ from evalharness.numerics._arrays import as_float, as_tensor, require_finite
 
 BLOCK_ROWS = 8192
 _POWER_STEPS = 6
+_FINE = 1e-7
+_LEAST_VARIANCE = 1e-14  # of the largest: about what rounding of float32 features, and of a float64 decomposition, leaves of none
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Design:
     ``mean``: (S, D); ``basis``: (S, D, r) with orthonormal columns, None for the identity;
     ``variances``: (S, r) float64, mean squares of the rotated columns; ``held``: (S, N, r + 1), None where blocks are made anew each time.
     Directions in which the features do not vary are left out: no penalised fit has weight there.
+    Where variances are very unequal the basis is float64, and so are the sums that make blocks.
     """
 
     rows: Rows
@@ -82,15 +85,22 @@ class Design:
 
     def _make(self, start: int, stop: int, sets: torch.Tensor | None = None) -> torch.Tensor:
         at = slice(None) if sets is None else sets
-        centred = self.rows.read(start, stop, sets) - self.mean[at, None]
-        block = centred.new_ones((*centred.shape[:2], self.width))
-        block[..., :-1] = centred if self.basis is None else centred @ self.basis[at]
+        rows = self.rows.read(start, stop, sets)
+        kind = torch.float64 if self.is_fine else rows.dtype
+        centred = rows.to(kind) - self.mean[at, None].to(kind)
+        block = rows.new_ones((*centred.shape[:2], self.width))
+        block[..., :-1] = centred if self.basis is None else centred @ self.basis[at].to(kind)
         return block
+
+    @property
+    def is_fine(self) -> bool:
+        """Say whether directions are so unequal that float32 sums along the small ones would be rounding of the large ones."""
+        return bool((self.variances[:, -1] < _FINE * self.variances[:, 0]).any())
 
     def hold(self) -> None:
         """Keep all blocks."""
         sets, rows, _ = self.rows.shape
-        self.held = self.mean.new_empty((sets, rows, self.width))
+        self.held = torch.empty((sets, rows, self.width), dtype=self.rows.dtype, device=self.rows.device)
         for start in range(0, rows, BLOCK_ROWS):
             self.held[:, start : start + BLOCK_ROWS] = self._make(start, start + BLOCK_ROWS)
 
@@ -132,6 +142,8 @@ def make_design(rows: Rows, share: torch.Tensor | None, *, small: float, hold: b
             return plain
     variances, basis = _decompose(rows, mean, share)
     design = Design(rows, mean, basis, variances)
+    if not design.is_fine:
+        design.basis = basis.to(rows.dtype)
     if hold:
         design.hold()
     return design
@@ -160,26 +172,26 @@ def _largest_variance(centred: torch.Tensor) -> float:
 
 
 def _decompose(rows: Rows, mean: torch.Tensor, share: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return variances (S, r) float64, descending and positive, and their directions (S, D, r).
+    """Return variances (S, r), descending and positive, and their directions (S, D, r), both float64.
 
     The smaller of covariance (D, D) and Gram matrix (N, N) is decomposed, in float64.
     """
     _, count, dimensions = rows.shape
     scaled = None
     if count < dimensions:
-        root = 1 / count**0.5 if share is None else share.sqrt()[:, :, None].to(rows.dtype)
-        scaled = (rows.read(0, count) - mean[:, None]) * root
-        product = scaled.double() @ scaled.mT.double()
+        root = 1 / count**0.5 if share is None else share.sqrt()[:, :, None]
+        scaled = (rows.read(0, count).double() - mean[:, None]) * root
+        product = scaled @ scaled.mT
     else:
         product = _covariance(rows, mean, share)
     variances, vectors = torch.linalg.eigh(product)
     variances, vectors = variances.flip(1).clamp_min(0), vectors.flip(2)
-    kept = max(1, int((variances > variances[:, :1] * torch.finfo(rows.dtype).eps * 4).sum(1).max()))
+    kept = max(1, int((variances > variances[:, :1] * _LEAST_VARIANCE).sum(1).max()))
     variances, vectors = variances[:, :kept].clamp_min(torch.finfo(torch.float64).tiny), vectors[..., :kept]
     if scaled is not None:
         # Orthonormal up to rounding only, since each column is divided by its own singular value; QR repairs that.
-        vectors = torch.linalg.qr(scaled.double().mT @ vectors / variances.sqrt()[:, None]).Q
-    return variances, vectors.to(rows.dtype)
+        vectors = torch.linalg.qr(scaled.mT @ vectors / variances.sqrt()[:, None]).Q
+    return variances, vectors
 
 
 def _covariance(rows: Rows, mean: torch.Tensor, share: torch.Tensor | None) -> torch.Tensor:
@@ -187,7 +199,6 @@ def _covariance(rows: Rows, mean: torch.Tensor, share: torch.Tensor | None) -> t
     sets, count, dimensions = rows.shape
     total = torch.zeros((sets, dimensions, dimensions), dtype=torch.float64, device=rows.device)
     for start in range(0, count, BLOCK_ROWS):
-        block = rows.read(start, start + BLOCK_ROWS) - mean[:, None]
-        weighted = block / count if share is None else block * share[:, start : start + BLOCK_ROWS, None].to(block.dtype)
-        total += block.mT @ weighted
+        block = rows.read(start, start + BLOCK_ROWS).double() - mean[:, None]
+        total += block.mT @ (block / count if share is None else block * share[:, start : start + BLOCK_ROWS, None])
     return (total + total.mT) / 2

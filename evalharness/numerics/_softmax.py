@@ -68,7 +68,9 @@ class LogisticProblem:
             problem=self,
             shrink=(1 / self.scaling[fits, None]).to(dtype),
             strengths=self.penalties[fits],
-            spans=[(sets, first, last, self.tasks_of(fits[first:last]).view(groups, -1)) for sets, groups, first, last in self._groups(fits)],
+            spans=[
+                (sets, first, last, self.tasks_of(fits[first:last]).view(groups, -1)) for sets, groups, first, last in self._groups(fits)
+            ],
         )
 
     def largest_slopes(self, gradients: torch.Tensor, fits: torch.Tensor) -> torch.Tensor:

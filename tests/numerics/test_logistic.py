@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression
 
 from evalharness.errors import DataError, UsageError, VectorsError
@@ -323,3 +324,13 @@ def test_shapes_of_tasks_must_agree():
     labels[1] = 2
     with pytest.raises(DataError, match="`labels` of task 1 holds only class 2"):
         logistic_path(features, labels, GRID)
+
+
+@pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
+def test_directions_of_small_variance_count_in_float32(load):
+    features, labels = load(return_X_y=True)  # raw: variances differ by 1e9 and more
+    exact = logistic_path(features, labels, [1.0, 1e3, 1e6])
+    found = logistic_path(features.astype(np.float32), labels, [1.0, 1e3, 1e6])
+    assert found.converged.all()
+    np.testing.assert_allclose(found.objective, exact.objective, rtol=1e-5)
+    np.testing.assert_array_equal(found.predict(features.astype(np.float32)), exact.predict(features))
