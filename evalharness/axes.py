@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,9 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
     if by != "shift" and base["shift"] == "robust":
         wanted |= {"shift": "clean", "severity": 0}  # several attacks at once have no other codec, group or fit
     if by == "group":
-        wanted["fit"] = next((record["fit"] for record in own if record["group"] is not None), base["fit"])
+        others = {name: value for name, value in wanted.items() if name != "fit"}
+        grouped = (record["fit"] for record in own if record["group"] is not None and all(record[name] == others[name] for name in others))
+        wanted["fit"] = next(grouped, base["fit"])
     cells = [
         record
         for record in own
@@ -76,9 +79,10 @@ def _budget_scores(own: Sequence[Record], wanted: Mapping[str, Any]) -> dict[str
 
 
 def _labels_text(record: Record) -> str:
-    """Return a number of labels with its interval; a score that is not reached says beyond which budget."""
+    """Return a number of labels with its interval; one that lies beyond all budgets says on which side."""
     if record["value"] is None:
-        return "not reached"
+        at_most = re.match(r"at most \d+", str(record["reason"]))
+        return at_most[0] if at_most else "not reached"
     ends = "" if record["low"] is None else f" [{record['low']:.0f}, {record['high']:.0f}]"
     return f"{record['value']:.0f}{ends}"
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
+import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any
 
 import pluggy
@@ -143,6 +147,7 @@ class Registry:
                 hint = f"did you mean `{near[0]}`?" if near else f"it takes: {known}"
                 raise UsageError(f"{where}{kind} `{reference}` has no parameter `{name}`; {hint}")
             _check_kind(f"{where}{kind} `{reference}`", name, spec.params[name], value)
+            _check_annotation(f"{where}{kind} `{reference}`", spec, name, value)
         return {**spec.params, **given}
 
     def task_paths(self) -> list[Path]:
@@ -291,6 +296,50 @@ def _check_kind(what: str, name: str, default: Any, value: Any) -> None:
         raise UsageError(f"{what}: expected `{name}` to be true or false, got `{value}`")
     if isinstance(default, (int, float)) and (isinstance(value, (str, bool)) != isinstance(default, bool)):
         raise UsageError(f"{what}: expected `{name}` to be a number, got `{value}`")
+
+
+def _check_annotation(what: str, spec: Spec, name: str, value: Any) -> None:
+    """Refuse a value that is not of the type which a function of the spec declares for the parameter."""
+    from pydantic import TypeAdapter, ValidationError
+
+    for field in dataclasses.fields(spec):
+        declared = _declared_type(getattr(spec, field.name), name)
+        if declared is None:
+            continue
+        try:
+            TypeAdapter(declared).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UsageError(f"{what}: expected `{name}` to be {_word_type(declared)}, got `{value}`") from error
+
+
+def _declared_type(function: Any, name: str) -> Any:
+    """Return the annotation of a parameter, None where there is none or it names what cannot be looked up here."""
+    annotation = getattr(function, "__annotations__", {}).get(name)
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, {**vars(collections.abc), **vars(typing), **function.__globals__})  # noqa: S307 (the plugin's own code)
+    except Exception:  # noqa: BLE001 (types that a module imports for checkers alone)
+        return None
+
+
+def _word_type(declared: Any, *, many: bool = False) -> str:
+    """Return a type in words.
+
+    >>> _word_type(int | collections.abc.Sequence[int])
+    'a whole number or a list of whole numbers'
+    """
+    words = {int: "whole number", float: "number", str: "word", bool: "switch"}
+    if declared in words:
+        return f"{words[declared]}s" if many else "true or false" if declared is bool else f"a {words[declared]}"
+    if declared is type(None):
+        return "null"
+    inner = typing.get_args(declared)
+    if isinstance(declared, UnionType) or typing.get_origin(declared) is typing.Union:
+        return " or ".join(_word_type(each) for each in inner)
+    if inner and inspect.isclass(origin := typing.get_origin(declared)) and issubclass(origin, collections.abc.Sequence):
+        return f"{'lists' if many else 'a list'} of {_word_type(inner[0], many=True)}"
+    return str(getattr(declared, "__name__", declared))
 
 
 def _check_hooks(module: Any, name: str) -> None:

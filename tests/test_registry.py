@@ -368,3 +368,36 @@ def test_observers_learn_of_every_unit_and_their_exceptions_are_logged_not_fatal
     assert len(unit.records) == len(results.records)
     assert [record.message for record in caplog.records].count("observer of plugin `tracker` raised in evalharness_run_started") == 1
     assert "tracker is down" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("linear-probe", {"grid": ["a"]}, "expected `grid` to be a word or a number or a list of numbers, got `['a']`"),
+        ("linear-probe", {"grid": True}, "expected `grid` to be"),
+        ("linear-probe", {"max_iterations": 1.5}, "expected `max_iterations` to be a whole number, got `1.5`"),
+        ("linear-probe", {"tolerance": None}, "expected `tolerance` to be a number, got `None`"),
+        ("mlp-probe", {"weight_decays": 1}, "expected `weight_decays` to be a list of numbers, got `1`"),
+        ("knn", {"k": [1, "a"]}, "expected `k` to be a whole number or a list of whole numbers, got `[1, 'a']`"),
+        ("knn", {"main_k": True}, "expected `main_k` to be a whole number or null, got `True`"),
+        ("knn", {"metric": None}, "expected `metric` to be a word, got `None`"),
+        ("few-shot", {"within": 1}, "expected `within` to be a word or null, got `1`"),
+        ("clustering", {"clusters": "many"}, "expected `clusters` to be a whole number or null, got `many`"),
+    ],
+)
+def test_a_parameter_of_another_type_is_refused(name, given, message):
+    with pytest.raises(UsageError) as caught:
+        load_registry().params("evaluator", name, given)
+    assert message in str(caught.value)
+
+
+def test_parameters_of_the_declared_types_are_taken():
+    registry = load_registry()
+    for name, given in (
+        ("linear-probe", {"grid": 1, "tolerance": 1}),
+        ("linear-probe", {"grid": [1, 2.5]}),
+        ("linear-probe", {"grid": "clip-96", "class_weight": None}),
+        ("knn", {"k": (1, 5), "main_k": 5}),
+        ("few-shot", {"head": ["ridge"], "penalty": 1, "within": None}),
+    ):
+        assert registry.params("evaluator", name, given) | given == registry.params("evaluator", name, given)
