@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.errors import DataError, unknown_name
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # What is 0 for a readout that knows nothing and 1 for a perfect one; average precision has the share of positives for chance.
 NORMALISED = {"accuracy_above_majority": "above chance", "r2": "R2", "mean_average_precision": "average precision"}
 Pair = Callable[[Record, Record], "Comparison"]
+Row = tuple[str, str]  # an encoder and its probe
 
 
 def ledger_tables(records: Sequence[Record], reference: str | None = None, pair: Pair | None = None) -> Iterator[BoardTable]:
@@ -36,9 +37,9 @@ def ledger_tables(records: Sequence[Record], reference: str | None = None, pair:
         raise DataError(f"`reference`: {unknown_name('encoder', reference, known)}")
     cells = [record for record in records if _belongs(record)]
     for task in sorted({(record["suite"] or "", record["task"]) for record in cells}):
-        own = _main_fits([record for record in cells if (record["suite"] or "", record["task"]) == task])
+        own = _one_a_cell([record for record in cells if (record["suite"] or "", record["task"]) == task])
         main = {record["target"] for record in records if record["main"] and ((record["suite"] or "", record["task"]) == task)}
-        targets = sorted({record["target"] for record in own}, key=lambda target: (target not in main, target))
+        targets = sorted({target for found in own.values() for target in found}, key=lambda target: (target not in main, target))
         if len(targets) < 2:
             continue
         yield _scores(task, own, targets)
@@ -51,40 +52,68 @@ def _belongs(record: Record) -> bool:
     return plain and record["metric"] in NORMALISED and is_single(record) and record["status"] != "not_applicable"
 
 
-def _main_fits(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the fit that stands for each evaluator: the main one where it has it, else its first; means over draws, not draws."""
-    mains = {record["fit"] for record in records if record["main"]}
-    groups: dict[str, list[Record]] = {}
+def _one_a_cell(records: Sequence[Record]) -> dict[Row, dict[str, Record]]:
+    """Return one record for each probe of each encoder and target: of the probe's main variant, and of one fit for all encoders and targets."""
+    main_fits = {record["fit"] for record in records if record["main"]}
+    probes: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(canonical([record[name] for name in ("encoder", "layer", "evaluator", "params", "target")]), []).append(record)
+        probes.setdefault(canonical([record["evaluator"], _params(record)]), []).append(record)
+    names = _probe_names([group[0] for group in probes.values()])
+    found: dict[Row, dict[str, Record]] = {}
+    for name, group in zip(names, probes.values(), strict=True):
+        fit = _shared_fit(group, main_fits)
+        for record in group:
+            if record["fit"] == fit:
+                # The main variant is the first that an evaluator gives.
+                found.setdefault((label_of(record), name), {}).setdefault(record["target"], record)
+    return dict(sorted(found.items()))
+
+
+def _shared_fit(records: Sequence[Record], mains: set[str | None]) -> str | None:
+    """Return the fit that covers most targets: among several the task's main one, before one that is no draw, before the first."""
+    covered: dict[str | None, set[str]] = {}
+    for record in records:
+        covered.setdefault(record["fit"], set()).add(record["target"])
+    return max(covered, key=lambda fit: (len(covered[fit]), fit in mains, "/" not in str(fit)))
+
+
+def _params(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in (record["params"] or {}).items() if name != "variant"}
+
+
+def _probe_names(records: Sequence[Record]) -> list[str]:
+    """Return a name for each probe: its evaluator, its control, and what sets it apart from others of its evaluator."""
     found = []
-    for group in groups.values():
-        fits = [record["fit"] for record in group]
-        whole = [fit for fit in fits if "/" not in str(fit)] or fits
-        chosen = next((fit for fit in whole if fit in mains), whole[0])
-        found += [record for record in group if record["fit"] == chosen]
+    for record in records:
+        own, peers = _params(record), [_params(other) for other in records if other["evaluator"] == record["evaluator"]]
+        control = own.get("control", "none")
+        alike = [peer for peer in peers if peer.get("control", "none") == control]
+        apart = [f"{name}={own.get(name)}" for name in own if any(peer.get(name) != own.get(name) for peer in alike)]
+        found.append(", ".join([record["evaluator"], *([] if control == "none" else [f"{control} labels"]), *apart]))
     return found
 
 
-def _probe_name(record: Record) -> str:
-    control = (record["params"] or {}).get("control", "none")
-    return record["evaluator"] + ("" if control == "none" else f", {control} labels")
-
-
-def _scores(task: tuple[str, str], records: Sequence[Record], targets: Sequence[str]) -> BoardTable:
-    rows: dict[str, dict[str, Score]] = {}
-    for record in records:
-        rows.setdefault(f"{label_of(record)} · {_probe_name(record)}", {})[record["target"]] = score_of(record)
+def _scores(task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets: Sequence[str]) -> BoardTable:
+    records = [record for found in cells.values() for record in found.values()]
+    rows = {row: {target: score_of(record) for target, record in found.items()} for row, found in cells.items()}
     columns = {target: _heading(target, records) for target in targets}
     notes = [
         "0 is what the commonest class, or the mean, gives, 1 is perfect; for several labels 0 is no chance level: average precision of chance is their share.",
+        *_fit_notes(cells),
         *_readings(rows, targets),
         *interval_notes(records),
     ]
-    found = [BoardRow(encoder=name, scores=scores, ranked=True) for name, scores in sorted(rows.items())]
-    return BoardTable(
-        title=f"{task[0] or 'single tasks'} · {task[1]} · ledger", columns=columns, rows=found, notes=notes, records=list(records)
-    )
+    found = [BoardRow(encoder=" · ".join(row), scores=scores, ranked=True) for row, scores in rows.items()]
+    return BoardTable(title=f"{task[0] or 'single tasks'} · {task[1]} · ledger", columns=columns, rows=found, notes=notes, records=records)
+
+
+def _fit_notes(cells: dict[Row, dict[str, Record]]) -> Iterator[str]:
+    """Say what the probes learned from, where that is not the same for all or one draw of several."""
+    fits = {name: str(next(iter(found.values()))["fit"]) for (_, name), found in cells.items()}
+    if len(set(fits.values())) > 1:
+        yield f"Learned from: {'; '.join(f'{name} from `{fit}`' for name, fit in fits.items())}."
+    elif any("/" in fit for fit in fits.values()):
+        yield f"Learned from one draw, `{next(iter(fits.values()))}`."
 
 
 def _heading(target: str, records: Sequence[Record]) -> str:
@@ -93,12 +122,10 @@ def _heading(target: str, records: Sequence[Record]) -> str:
     return f"{target}\n{NORMALISED[first['metric']]}\nn = {'/'.join(map(str, sizes))}"
 
 
-def _readings(rows: dict[str, dict[str, Score]], targets: Sequence[str]) -> list[str]:
-    """Return what a linear and a hidden-layer probe say together: what only the latter reads is there, but not linearly."""
-    found = []
-    for name, scores in sorted(rows.items()):
-        encoder, _, probe = name.rpartition(" · ")
-        hidden = rows.get(f"{encoder} · mlp-probe", {})
+def _readings(rows: dict[Row, dict[str, Score]], targets: Sequence[str]) -> Iterator[str]:
+    """Yield what a linear and a hidden-layer probe say together: what only the latter reads is there, but not linearly."""
+    for (encoder, probe), scores in rows.items():
+        hidden = rows.get((encoder, "mlp-probe"), {})
         for target in targets if probe == "linear-probe" else ():
             linear, other = scores.get(target), hidden.get(target)
             if linear is None or other is None or linear.value is None or other.value is None:
@@ -106,21 +133,23 @@ def _readings(rows: dict[str, dict[str, Score]], targets: Sequence[str]) -> list
             # A score without an interval does not vary over resamples.
             if (other.value if other.low is None else other.low) > (linear.value if linear.high is None else linear.high):
                 values = f"{number(linear.value)} linear, {number(other.value)} with a hidden layer"
-                found.append(f"{encoder}: `{target}` is there, but not linearly ({values}).")
-    return found
+                yield f"{encoder}: `{target}` is there, but not linearly ({values})."
 
 
-def _differences(task: tuple[str, str], records: Sequence[Record], targets: Sequence[str], reference: str, pair: Pair) -> BoardTable:
-    base = {(_probe_name(record), record["target"]): record for record in records if label_of(record) == reference}
-    found: dict[str, dict[str, Comparison]] = {}
-    for record in records:
-        other = base.get((_probe_name(record), record["target"]))
-        if label_of(record) != reference and other is not None and record["value"] is not None and other["value"] is not None:
-            found.setdefault(f"{label_of(record)} · {_probe_name(record)}", {})[record["target"]] = pair(record, other)
+def _differences(
+    task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets: Sequence[str], reference: str, pair: Pair
+) -> BoardTable:
+    found: dict[Row, dict[str, Comparison]] = {}
+    for (encoder, probe), own in cells.items():
+        base = cells.get((reference, probe), {})
+        for target, record in own.items():
+            other = base.get(target)
+            if encoder != reference and other is not None and record["value"] is not None and other["value"] is not None:
+                found.setdefault((encoder, probe), {})[target] = pair(record, other)
     _adjust([row for rows in found.values() for row in rows.values() if row.refused is None])
     rows = [
-        BoardRow(encoder=name, scores={target: _difference_score(row) for target, row in scores.items()}, ranked=True)
-        for name, scores in sorted(found.items())
+        BoardRow(encoder=" · ".join(row), scores={target: _difference_score(each) for target, each in scores.items()}, ranked=True)
+        for row, scores in found.items()
     ]
     notes = ["Paired differences on the same test items; * where the difference stands at 5 % after Holm's correction over the table."]
     title = f"{task[0] or 'single tasks'} · {task[1]} · ledger, difference to {reference}"

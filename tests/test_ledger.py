@@ -77,3 +77,37 @@ def test_a_ledger_of_two_encoders(folder, cli):
 def test_a_reference_that_is_no_encoder_is_refused():
     with pytest.raises(DataError, match="`reference`: unknown encoder `c`"):
         list(ledger_tables([record("a"), record("b")], "c"))
+
+
+def cell(encoder="a", target="x", value=0.5, **fields):
+    given = {"evaluator": "linear-probe", "metric": "accuracy_above_majority", "params": {"scale": "standard"}, "main": False}
+    return record(encoder, value, target=target, **(given | fields))
+
+
+def shown(records, **given):
+    (table, *_) = list(ledger_tables(records, **given))
+    return {row.encoder: {target: score.value for target, score in row.scores.items()} for row in table.rows}, table.notes
+
+
+def test_probes_of_one_evaluator_with_other_parameters_have_rows_of_their_own():
+    raw = {"params": {"scale": "raw"}}
+    rows, _ = shown([cell(value=0.1), cell(target="y", value=0.2), cell(value=0.3, **raw), cell(target="y", value=0.4, **raw)])
+    assert rows == {"a · linear-probe, scale=standard": {"x": 0.1, "y": 0.2}, "a · linear-probe, scale=raw": {"x": 0.3, "y": 0.4}}
+
+
+def test_the_first_variant_stands_for_an_evaluator():
+    params = [{"params": {"k": [1, 5], "variant": name}} for name in ("k=5", "k=1")]
+    rows, _ = shown([cell(target=target, value=value, **params[at]) for at, value in enumerate((0.7, 0.2)) for target in "xy"])
+    assert rows == {"a · linear-probe": {"x": 0.7, "y": 0.7}}
+
+
+def test_all_cells_of_a_probe_are_of_one_fit_and_the_table_says_which():
+    draws = [cell(target=target, value=0.1 * at, fit=f"few/{at}") for at in (1, 2) for target in "xy"]
+    means = [cell(target="y", value=0.15, fit="few", statistic="mean", over="draw", main=True)]
+    whole = [cell(target=target, value=0.8, fit="all") for target in "xy"]
+    rows, notes = shown([*draws, *means, *whole])
+    assert rows == {"a · linear-probe": {"x": 0.8, "y": 0.8}}
+    assert not any(note.startswith("Learned") for note in notes)
+    rows, notes = shown([*draws, *means])
+    assert rows == {"a · linear-probe": {"x": 0.1, "y": 0.1}}
+    assert "Learned from one draw, `few/1`." in notes
