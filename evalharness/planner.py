@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse, check_registered
-from evalharness.errors import UsageError
+from evalharness.errors import TaskFileError, UsageError
 from evalharness.keys import canonical, digest
 from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, Segment, TablePlan, TaskPlan, UnitPlan, ViewPlan
 from evalharness.pools import Pool, PoolMaker, row_sets
@@ -68,8 +68,10 @@ class Planner:
         seed = task.file.seed if self._seed is None else self._seed
         data = PoolMaker(self._registry, self._sources, task).make(seed)
         maker = CellMaker(self._registry, task, data, limit=self._limit, seed=seed)
+        cells = list(maker.cells())
+        check_main(task, cells)
         self._plan.tasks[key] = TaskPlan(
-            task=task, data=data, cells=list(maker.cells()), shifts=maker.shifts, seed=seed, row_sets=row_sets(data, task.file.groups)
+            task=task, data=data, cells=cells, shifts=maker.shifts, seed=seed, row_sets=row_sets(data, task.file.groups)
         )
 
     def _check_applicable(self, tasks: Sequence[Task]) -> None:
@@ -430,6 +432,36 @@ def is_main_cell(task: Task, cell: Cell) -> bool:
         and (cell.shift is None or severity is None or f"{cell.shift.severity:g}" == severity)
         and cell.codec.name == where.get("codec", FLOAT32)
         and (cell.target is None or cell.target == main_target(task))
+    )
+
+
+def check_main(task: Task, cells: Sequence[Cell]) -> None:
+    """Check that the task's main cell is among its cells.
+
+    Raises:
+        TaskFileError: it is not; the message names what no cell has.
+    """
+    over = main_over_cells(task)
+    if any(is_main_cell(task, cell) for cell in cells):
+        return
+    own = [cell for cell in cells if cell.alias == task.main.alias]
+    known: dict[str, set[str]] = {
+        "fit": {cell.fit.name for cell in own if cell.fit} | ({str(over["fit"])} if over else set()),
+        "target": {cell.target for cell in own if cell.target},
+        "codec": {cell.codec.name for cell in own},
+        "shift": {cell.shift.name if cell.shift else "clean" for cell in own},
+        "severity": {f"{cell.shift.severity:g}" for cell in own if cell.shift and cell.shift.severity is not None},
+    }
+    for name, values in known.items():
+        wanted = task.main.where.get(name)
+        if wanted is not None and wanted not in values:
+            there = ", ".join(sorted(values)) or "none"
+            raise TaskFileError(f"{task.where('main')}: `main`: no cell of `{task.main.alias}` has {name}={wanted}; there is {there}")
+    if over is not None:
+        return
+    where = ", ".join(f"{name}={value}" for name, value in task.main.where.items())
+    raise TaskFileError(
+        f"{task.where('main')}: `main`: no cell of `{task.main.alias}` has all of {where}; `cross` names axes to be crossed"
     )
 
 

@@ -173,6 +173,8 @@ class TaskWalk:
             raise
         except Exception as error:  # noqa: BLE001 (plugin code may raise anything; it becomes a failed row)
             return self._failed(plan, line, self._reason(error, unit.cell.evaluator.name))
+        if unit.main and not any(record["main"] for record in records):
+            return self._failed(plan, line, self._no_main(unit, plan, outcomes))
         status = next((items.status for items in outcomes if items.status != "measured"), "measured")
         line |= {
             "status": status,
@@ -264,6 +266,16 @@ class TaskWalk:
         LOG.debug("evaluator `%s` raised", evaluator, exc_info=error)
         owner = self._registry.owner("evaluator", evaluator)
         return f"evaluator `{evaluator}` (plugin `{owner.name}`) raised {type(error).__name__}: {' '.join(str(error).split())}"
+
+    def _no_main(self, unit: UnitPlan, plan: SummaryPlan, outcomes: Sequence[Items]) -> str:
+        """Say which variant or metric the task's `main` names that its cell does not have."""
+        name, wanted = unit.cell.evaluator.name, plan.main_variant
+        variants = [items.variant for items in outcomes]
+        if wanted is not None and wanted not in variants:
+            given = ", ".join(f"`{variant}`" for variant in variants if variant) or "none"
+            return f"`main` names the variant `{wanted}`, which `{name}` does not give here; it gives {given}"
+        given = ", ".join(f"`{metric.name}`" for metric in plan.metrics if outcomes[0].has(metric)) or "none"
+        return f"`main` names the metric `{plan.main_metric}`, which `{name}` does not give of this target with these parameters; it gives {given}"
 
     def _details(self, unit: UnitPlan, outcomes: Sequence[Items]) -> dict[str, Any]:
         details: dict[str, Any] = {"rows_without_label": unit.cell.dropped} if unit.cell.dropped else {}

@@ -279,3 +279,52 @@ def test_every_line_on_disk_is_strict_json(run_tasks, write_task, tmp_path):
         text = path.read_text(encoding="utf-8")
         for line in [text] if path.suffix == ".json" else text.splitlines():
             json.loads(line, parse_constant=refuse)
+
+
+MAIN = """task: mains
+version: 1
+modality: vector
+data: {dataset: wine, target: label}
+fits:
+  all: {}
+  half: {budget: 0.5, draws: 2}
+evaluators:
+  knn: {use: knn, fits: [all], k: [1, 5]}
+  probe: {use: linear-probe, grid: [1.0]}
+codecs: [float32, int8]
+main: MAIN
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        ("probe.accuracy @ codec=binary", "`main`: no cell of `probe` has codec=binary; there is float32, int8"),
+        ("probe.accuracy @ fit=half, codec=binary", "`main`: no cell of `probe` has codec=binary; there is float32, int8"),
+        ("probe.accuracy @ target=colour", "`main`: no cell of `probe` has target=colour; there is label"),
+        ("probe.accuracy @ fit=half/7", "`main`: no cell of `probe` has fit=half/7; there is all, half/0, half/1"),
+        ("probe.accuracy @ fit=half/1, codec=int8", "`main`: no cell of `probe` has all of fit=half/1, codec=int8; `cross` names axes"),
+    ],
+)
+def test_a_main_cell_that_does_not_exist_is_refused_at_once(tmp_path, cli, main, message):
+    (tmp_path / "mains.yaml").write_text(MAIN.replace("MAIN", main))
+    done = cli("run", tmp_path / "mains.yaml", "-e", "identity", "--out", tmp_path / "out")
+    assert done.code == 3
+    assert f"mains.yaml:12: {message}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        ("knn.accuracy @ variant=k=7", "`main` names the variant `k=7`, which `knn` does not give here; it gives `k=5`, `k=1`"),
+        ("knn.r2", "`main` names the metric `r2`, which `knn` does not give of this target with these parameters; it gives `accuracy`"),
+    ],
+)
+def test_a_main_value_that_its_cell_does_not_have_fails_the_cell_and_says_why(tmp_path, cli, main, message):
+    (tmp_path / "mains.yaml").write_text(MAIN.replace("MAIN", main))
+    done = cli("run", tmp_path / "mains.yaml", "-e", "identity", "--out", tmp_path / "out")
+    assert done.code == 8
+    (record,) = [record for record in ResultsReader([tmp_path / "out"]).records() if record["main"]]
+    assert record["status"] == "failed"
+    assert record["reason"].startswith(message)
+    assert cli("verify", tmp_path / "out").code == 0
