@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_NAMED = 10
+_LARGEST, _SMALLEST = 1e17, 1e-17
 
 
 def as_tensor(values: Any, device: torch.device | None = None) -> torch.Tensor:
-    """Return ``values`` as a tensor, sharing memory where it can; read-only arrays are copied."""
+    """Return ``values`` as a tensor without a gradient, sharing memory where it can; read-only arrays are copied."""
     if isinstance(values, torch.Tensor):
-        return values if device is None else values.to(device)
+        return values.detach() if device is None else values.detach().to(device)
     array = np.asarray(values)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
@@ -53,14 +54,23 @@ def require_matrix(vectors: torch.Tensor, what: str) -> None:
         raise VectorsError(f"`{what}` must have shape (rows, dimensions), got {tuple(vectors.shape)}")
 
 
-def require_finite(vectors: torch.Tensor, what: str, ids: Sequence[Any] | np.ndarray | None = None, offset: int = 0) -> None:
-    """Refuse rows that hold NaN or infinity, naming them.
+def require_finite(
+    vectors: torch.Tensor, what: str, ids: Sequence[Any] | np.ndarray | None = None, offset: int = 0, *, bounded: bool = False
+) -> None:
+    """Refuse rows that hold NaN or infinity, naming them; ``bounded`` refuses magnitudes too, whose squares float32 cannot hold.
 
     Raises:
-        VectorsError: such a row exists.
+        VectorsError: there are such rows.
     """
     # One pass over the data: a row's sum of magnitudes in float64 is finite exactly where all its entries are.
-    sound = torch.linalg.vector_norm(vectors, ord=1, dim=-1, dtype=torch.float64).isfinite()
+    sums = torch.linalg.vector_norm(vectors, ord=1, dim=-1, dtype=torch.float64)
+    sound = sums.isfinite()
+    if bounded and len(sums) and bool(sound.all()):
+        size = float(sums.max()) / vectors.shape[-1]
+        if size > _LARGEST or (offset == 0 and 0 < size < _SMALLEST):
+            raise VectorsError(
+                f"`{what}` has values about {size:.0e}, whose squares float32 cannot hold: multiply all vectors by one factor that brings them near 1"
+            )
     if not bool(sound.all()):
         bad = (~sound).nonzero().flatten()
         raise VectorsError(f"`{what}` must be finite, got NaN or infinity in {name_rows(bad, ids, offset)}")

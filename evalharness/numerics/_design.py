@@ -24,7 +24,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         if isinstance(self.values, torch.Tensor):
-            self.values = as_float(self.values)
+            self.values = as_float(self.values.detach())
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -52,7 +52,7 @@ class Rows:
         """
         for start in range(0, self.shape[1], BLOCK_ROWS):
             for block in self.read(start, start + BLOCK_ROWS):
-                require_finite(block, what, offset=start)
+                require_finite(block, what, offset=start, bounded=True)
 
 
 @dataclass(slots=True)

@@ -69,7 +69,7 @@ def k_means(
     """
     rows = as_float(as_tensor(features))
     require_matrix(rows, "features")
-    require_finite(rows, "features")
+    require_finite(rows, "features", bounded=True)
     if num_clusters < 1 or num_seeds < 1 or max_iterations < 1 or tolerance < 0:
         raise UsageError(
             f"`num_clusters`, `num_seeds` and `max_iterations` must be positive, got {num_clusters}, {num_seeds} and {max_iterations}"

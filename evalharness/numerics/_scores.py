@@ -56,7 +56,7 @@ class Scorer:
 
     def prepare(self, block: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Check gallery rows and return them ready for the product, float32, with half their squared norms for l2."""
-        require_finite(block, "gallery", offset=offset)
+        require_finite(block, "gallery", offset=offset, bounded=self.metric != "cosine")
         if self.metric == "cosine":
             norms = row_norms(block)
             require_directions(norms, "gallery", offset=offset)

@@ -54,6 +54,7 @@ def top_k(
         VectorsError: shapes do not fit, a row is not finite, or a row has norm 0 under cosine.
         DataError: fewer than k rows remain after exclusion.
     """
+    gallery = gallery.detach() if isinstance(gallery, torch.Tensor) else gallery if hasattr(gallery, "shape") else np.asarray(gallery)
     if metric not in METRICS:
         raise UsageError(unknown_name("metric", metric, METRICS))
     own = as_float(
@@ -62,7 +63,7 @@ def top_k(
     require_matrix(own, "queries")
     if len(gallery.shape) != 2 or gallery.shape[1] != own.shape[1]:
         raise VectorsError(f"`gallery` must have shape (rows, {own.shape[1]}) like `queries`, got {tuple(gallery.shape)}")
-    require_finite(own, "queries")
+    require_finite(own, "queries", bounded=metric != "cosine")
     barred = _check_candidates(exclude, len(own), len(gallery), k, own.device)
     rows = Gallery(gallery, own.device)
     if not len(own):

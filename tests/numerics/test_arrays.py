@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from evalharness import numerics
 from evalharness.errors import VectorsError
 from evalharness.numerics import check_finite, normalise_rows
 
@@ -41,3 +42,20 @@ def test_undefined_rows_are_named_by_position_or_id():
         check_finite(vectors.half(), ids=np.array(["x", "y", "z"]), what="test")
     with pytest.raises(VectorsError, match=r"must have shape \(rows, dimensions\), got \(3, 0\)"):
         check_finite(vectors[:, :0])
+
+
+@pytest.mark.parametrize("factor", [1e20, 1e-20])
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda rows: numerics.top_k(rows, rows, 1, metric="l2"),
+        lambda rows: numerics.k_means(rows, 3, generator=torch.Generator()),
+        lambda rows: numerics.logistic_path(rows, np.arange(60) % 2, [1.0]),
+        lambda rows: numerics.ridge_path(rows, np.arange(60.0), [1.0]),
+    ],
+)
+def test_magnitudes_whose_squares_are_no_float32_are_refused(work, factor):
+    rows = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
+    work(rows)
+    with pytest.raises(VectorsError, match=r"float32 cannot hold: multiply all vectors by one factor"):
+        work(rows * np.float32(factor))
