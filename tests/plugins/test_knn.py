@@ -249,3 +249,20 @@ def test_the_largest_k_of_leave_one_out_is_one_less(tables):
     train, _ = tables
     with pytest.raises(DataError, match="the largest possible k is 239"):
         run(train, train, k=240, leave_one_out=True)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_leave_one_out_equals_precision_at_1_of_pytorch_metric_learning(tables, metric):
+    calculators = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+    inference = pytest.importorskip("pytorch_metric_learning.utils.inference")
+    distances = pytest.importorskip("pytorch_metric_learning.distances")
+    distance = distances.CosineSimilarity() if metric == "cosine" else distances.LpDistance(normalize_embeddings=False)
+    calculator = calculators.AccuracyCalculator(include=("precision_at_1",), knn_func=inference.CustomKNN(distance))
+    test = tables[1]
+    vectors, labels = test.vectors.dense(), torch.from_numpy(test.target.values)
+
+    theirs = calculator.get_accuracy(vectors, labels)["precision_at_1"]
+    (ours,) = run(test, test, k=1, metric=metric, leave_one_out=True)
+
+    assert ours.columns["hit"].float().mean().item() == pytest.approx(theirs, abs=1e-6)
