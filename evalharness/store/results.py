@@ -22,6 +22,7 @@ from evalharness.store.files import append_lines, atomic_write, read_json, read_
 from evalharness.types import Array, Column
 
 MAX_NAME = 60
+_BLUR = 1e-6  # of the range of a column
 
 
 def safe_name(name: str) -> str:
@@ -35,10 +36,15 @@ def safe_name(name: str) -> str:
 
 
 def compact(values: Any) -> Array:
-    """Return a column as it is stored: bits for booleans, the smallest integers, float32 for floats, (M,) or (M, way)."""
+    """Return a column as it is stored: bits for booleans, the smallest integers, float32 for floats unless it blurs their differences, (M,) or (M, way)."""
     array = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
     if array.dtype.kind == "f":
-        return array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32)
+        sound = np.isfinite(array)
+        span = float(np.ptp(array[sound])) if sound.any() else 0.0
+        blur = float(np.abs(array[sound] - narrow[sound].astype(array.dtype)).max(initial=0.0))
+        return array if span > 0 and blur > _BLUR * span else narrow
     if array.dtype.kind in "iu":
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         kinds = (np.int8, np.int16, np.int32, np.int64)
@@ -104,7 +110,7 @@ def outcome_digest(rows: Array, columns: Mapping[str, Array]) -> str:
     """Return a digest of what was seen of every item, independent of the file format."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, values in [("row", rows.astype(np.int64)), *sorted(columns.items())]:
-        wide = values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+        wide = values.astype(values.dtype if values.dtype.kind == "f" else np.int64)
         if wide.dtype.kind == "f":
             wide[np.isnan(wide)] = np.nan  # every NaN alike, whatever its sign
         state.update(f"{name}:{wide.dtype}:{wide.shape};".encode())

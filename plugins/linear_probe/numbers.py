@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class NumberProbe(LinearMap):
-    """Hold a fitted probe, whose one output is the number."""
+    """Hold a fitted probe, whose one output is the number less ``centre``, in units of ``spread``: float32 keeps those apart."""
+
+    centre: float
+    spread: float
 
     def score(self, table: Table) -> Outcome:
         """Return the true and the predicted number of every row."""
-        return number_outcome(self.outputs(table.vectors.dense())[:, 0].double(), table, self.details)
+        found = self.outputs(table.vectors.dense())[:, 0].double()
+        return number_outcome(found * self.spread + self.centre, table, self.details)
 
 
 def number_outcome(predicted: torch.Tensor, table: Table, details: dict[str, Any]) -> Outcome:
@@ -61,18 +65,21 @@ def fit_numbers(rows: tuple[Rows, Rows | None, Rows | None], penalties: Sequence
     from evalharness.numerics import ridge_path
 
     check_varies(rows[0].targets, "training")
+    centre, spread = float(rows[0].targets.mean()), float(rows[0].targets.std(correction=0))
+    learned, judged, both = (None if each is None else replace(each, targets=(each.targets - centre) / spread) for each in rows)
+    assert learned is not None
 
     def solve(vectors: torch.Tensor, targets: torch.Tensor, grid: Sequence[float]) -> Any:
         return ridge_path(vectors, targets, [1 / each for each in grid])
 
-    found = choose_penalty(rows, penalties, scale, solve, _judge)
-    loo = float(found.path.loo_error[found.place, 0])
+    found = choose_penalty((learned, judged, both), penalties, scale, solve, _judge)
+    loo = float(found.path.loo_error[found.place, 0]) * spread**2
     found.details |= {
         "solver": "eigendecomposition",
-        "validation_squared_error": found.verdict,
+        "validation_squared_error": None if found.verdict is None else found.verdict * spread**2,
         "leave_one_out_squared_error": loo if np.isfinite(loo) else None,
     }
-    return NumberProbe(**found.map)
+    return NumberProbe(**found.map, centre=centre, spread=spread)
 
 
 def _judge(path: Any, vectors: torch.Tensor, truth: torch.Tensor) -> tuple[int, float]:

@@ -16,6 +16,7 @@ from evalharness.errors import DataError, UsageError
 from evalharness.plugins.linear_probe import evaluators as linear_probe
 from evalharness.plugins.linear_probe.classes import ClassProbe
 from evalharness.plugins.linear_probe.settings import GRIDS, Scaling
+from evalharness.store.results import compact
 from evalharness.testing import check_evaluator, metric_values, sample_tables
 from evalharness.types import Column, Side
 
@@ -389,3 +390,16 @@ def test_a_hidden_layer_asks_for_validation_rows_and_sizes(registry, tables):
     with pytest.raises(UsageError, match="expected `hidden`, `epochs` and `patience` of at least 1"):
         linear_probe.fit_mlp(train, held, generator=GENERATOR, hidden=0)
     check_evaluator(registry.get("evaluator", "mlp-probe"), epochs=2)
+
+
+@pytest.mark.parametrize(("offset", "factor"), [(1e7, 1.0), (1e9, 1.0), (0.0, 1e30), (0.0, 1e-30)])
+def test_numbers_of_any_offset_and_unit_are_read_as_well(number_tables, offset, factor):
+    train, test = number_tables
+    other = [with_target(table, "number", table.target.values * factor + offset) for table in (train, test)]
+    for fit_numbers in (linear_probe.fit, linear_probe.fit_mlp):
+        scores = []
+        for learned, scored in ((train, test), other):
+            fitted = fit_numbers(learned, scored.take(np.arange(80)), generator=torch.Generator().manual_seed(0))
+            columns = {name: compact(values).astype(np.float64) for name, values in score(fitted, scored).columns.items()}
+            scores.append(r2_score(columns["number"] / factor, columns["predicted_number"] / factor))
+        assert scores[1] == pytest.approx(scores[0], abs=1e-3)
