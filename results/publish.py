@@ -24,6 +24,7 @@ RUNS = {
     "image-basic": IMAGE[:2],
     "few-shot-omniglot": IMAGE,
 }
+LEDGERS = ("image-basic", "text-basic")
 PAIRS = {"text-basic": ("minilm", "wordllama"), "image-basic": ("random-conv", "pixels"), "few-shot-omniglot": ("random-conv", "pixels")}
 
 
@@ -75,6 +76,9 @@ def write_readme() -> str:
         "",
         evalharness("leaderboard", *folders(), "--format", "markdown"),
         "",
+        "## What can be read out",
+        "",
+        *[evalharness("leaderboard", f"results/{suite}", "--by", "target", "--format", "markdown") + "\n" for suite in LEDGERS],
         "## What may be claimed",
         "",
         *[line for suite, pair in PAIRS.items() for line in (f"- {suite}: {_claim(suite, pair)}",)],

@@ -129,6 +129,22 @@ def test_targets_of_each_kind_have_means_over_draws_of_their_own_metric(kinds, t
     assert cli("verify", tmp_path / "out").code == 0
 
 
+def test_numbers_far_from_zero_are_stored_and_verified(kinds, tmp_path, cli):
+    for path in (tmp_path / "rows").iterdir():
+        head, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([f"{head},far", *[f"{row},{float(row.split(',')[3]) + 1e7:.4f}" for row in rows]]) + "\n")
+    kinds.write_text(kinds.read_text().replace("[sign, distance]", "[distance, far]").replace("probe.accuracy", "probe.r2"))
+    done = cli("run", kinds, "-e", "identity", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    found = {
+        (row["target"], row["fit"]): row["value"]
+        for row in ResultsReader([tmp_path / "out"]).records()
+        if row["metric"] == "r2" and not row["over"]
+    }
+    assert found["far", "all"] == pytest.approx(found["distance", "all"], abs=1e-4)
+    assert cli("verify", tmp_path / "out").code == 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -110,7 +110,8 @@ def outcome_digest(rows: Array, columns: Mapping[str, Array]) -> str:
     """Return a digest of what was seen of every item, independent of the file format."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, values in [("row", rows.astype(np.int64)), *sorted(columns.items())]:
-        wide = values.astype(values.dtype if values.dtype.kind == "f" else np.int64)
+        # A file of several units may hold float32 as float64.
+        wide = np.array(compact(values)) if values.dtype.kind == "f" else values.astype(np.int64)
         if wide.dtype.kind == "f":
             wide[np.isnan(wide)] = np.nan  # every NaN alike, whatever its sign
         state.update(f"{name}:{wide.dtype}:{wide.shape};".encode())
@@ -138,8 +139,8 @@ class StoredOutcome:
 
 def beside_columns(scalars: Mapping[str, float], replicates: Mapping[str, Array]) -> dict[str, Array]:
     """Return statistics of a whole cloud as arrays, for the digest."""
-    found = {f"scalar {name}": np.array([value], dtype=np.float64) for name, value in scalars.items()}
-    return found | {f"replicates {name}": np.asarray(values, dtype=np.float64) for name, values in replicates.items()}
+    found = {f"scalar {name}": np.array([value], dtype=np.float32) for name, value in scalars.items()}
+    return found | {f"replicates {name}": np.asarray(values, dtype=np.float32) for name, values in replicates.items()}
 
 
 @dataclass(slots=True, kw_only=True)
