@@ -404,6 +404,8 @@ def _budget_records(
         because = _lacking(ordered, lambda cell: f"fit {cell.base['fit']}")
         if because:
             yield _failed(plan, metric, base, "slope", "budget", because)
+            if plan.reach is not None:
+                yield _failed(plan, metric, base, "reach", "budget", because, reference=f"{metric.name}={plan.reach:g}")
             continue
         for variant in _variants(metric, ordered):
             sides = [cell.side(variant) for cell in ordered]
@@ -417,9 +419,17 @@ def _budget_records(
 
 
 def _failed(
-    plan: AcrossPlan, metric: MetricInfo, base: Mapping[str, Any], statistic: str, over: str, reason: str, *, main: bool = False
+    plan: AcrossPlan,
+    metric: MetricInfo,
+    base: Mapping[str, Any],
+    statistic: str,
+    over: str,
+    reason: str,
+    *,
+    main: bool = False,
+    **more: Any,
 ) -> Record:
-    fields = {"metric": metric.name, "statistic": statistic, "over": over, "main": main}
+    fields = {"metric": metric.name, "statistic": statistic, "over": over, "main": main, **more}
     return empty_record(plan.summary, "failed", reason, base=base, **fields)
 
 

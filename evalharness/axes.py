@@ -49,7 +49,11 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
     if by == "fit":
         means = {record["fit"] for record in cells if record["over"] == "draw"}
         cells = [record for record in cells if str(record["fit"]).partition("/")[0] not in means or record["over"] == "draw"]
-    columns = {name: f"{name}\nn = {n}" for name, n in sorted(_axis_sizes(cells, by).items(), key=lambda item: _natural(item[0]))}
+    sizes = _axis_sizes(cells, by)
+    # Fits stand in the order of the task, everything else in that of its names.
+    order = [str(record["fit"]).partition("/")[0] for record in own] if by == "fit" else []
+    names = sorted(sizes, key=(lambda name: order.index(name.partition("/")[0])) if by == "fit" else _natural)
+    columns = {name: f"{name}\nn = {sizes[name]}" for name in names}
     if len(columns) < (1 if by == "group" else 2):
         return None
     scores: dict[str, dict[str, Score]] = {}
@@ -73,7 +77,7 @@ def _budget_scores(own: Sequence[Record], wanted: Mapping[str, Any]) -> dict[str
         if record["statistic"] == "slope":
             found.setdefault(label_of(record), {})["per tenfold\nlabels"] = score_of(record)
         elif record["statistic"] == "reach":
-            name = f"labels for\n{str(record['reference']).replace('=', ' ')}"
+            name = f"labels in all for\n{str(record['reference']).replace('=', ' ')}"
             found.setdefault(label_of(record), {})[name] = replace(score_of(record), shown=_labels_text(record))
     return found
 

@@ -114,7 +114,7 @@ def compare(
         if (suite is None or record["suite"] == suite) and (task is None or record["task"] == task)
     ]
     _check_names(records, first, second)
-    if unknown := sorted(set(where or {}) - set(FIELDS)):
+    if unknown := sorted(set(where or {}) - {*FIELDS, "variant"}):
         raise UsageError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
     named = {**(where or {}), **({} if metric is None else {"metric": metric})}
     pairs, skipped, others = _pairs(records, (first, second), named)

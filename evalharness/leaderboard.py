@@ -13,7 +13,7 @@ from evalharness.errors import DataError, unknown_name
 from evalharness.headline import Facts, headline_tables
 from evalharness.records import FIELDS, record_key
 from evalharness.shown import CELL_AXES, Record, counterparts, label_of, matches, number
-from evalharness.store.results import ResultsReader
+from evalharness.store.results import ResultsReader, require_results
 
 if TYPE_CHECKING:
     from evalharness.compare import Comparison
@@ -50,6 +50,7 @@ def make_board(
     Raises:
         DataError: there are no results, or none match.
     """
+    require_results(folders)
     reader = ResultsReader(folders)
     records = reader.records()
     if not records:
@@ -111,7 +112,7 @@ def check_fields(where: Mapping[str, str]) -> None:
     Raises:
         DataError: the message offers near matches.
     """
-    unknown = sorted(set(where) - set(FIELDS))
+    unknown = sorted(set(where) - {*FIELDS, "variant"})
     if unknown:
         raise DataError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
 
@@ -152,8 +153,9 @@ def board_from_records(
     others = {name: text for name, text in (where or {}).items() if name not in cells}
     chosen = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, others)]
     if not chosen:
-        suites = sorted({str(record["suite"]) for record in records})
-        raise DataError(f"no results match; suites here: {', '.join(suites)}")
+        suites = sorted({str(record["suite"] or "none") for record in records})
+        words = ", ".join(f"{name}={text}" for name, text in others.items()) or f"suite `{suite}`"
+        raise DataError(f"no results match {words}; suites here: {', '.join(suites)}")
     if cells:
         shown = {id(record) for record in counterparts(chosen, cells)}
         chosen = [{**record, "main": id(record) in shown} for record in chosen]

@@ -141,6 +141,8 @@ def _differences(
 ) -> BoardTable:
     found: dict[Row, dict[str, Comparison]] = {}
     for (encoder, probe), own in cells.items():
+        if any(_params(record).get("control", "none") != "none" for record in own.values()):
+            continue  # a control is held against chance, not against that of another encoder
         base = cells.get((reference, probe), {})
         for target, record in own.items():
             other = base.get(target)

@@ -78,7 +78,12 @@ def matches(record: Record, where: Mapping[str, str]) -> bool:
     >>> matches({"severity": 3.0, "group": None}, {"severity": "3", "group": "none"})
     True
     """
-    return all(_matches(record.get(name), text) for name, text in where.items())
+    return all(_matches(variant_of(record) if name == "variant" else record.get(name), text) for name, text in where.items())
+
+
+def variant_of(record: Record) -> str | None:
+    """Return the variant of an evaluator that a record is about, None where it has one only."""
+    return (record["params"] or {}).get("variant") or None
 
 
 def _matches(value: Any, text: str) -> bool:
@@ -98,18 +103,29 @@ def _matches(value: Any, text: str) -> bool:
     return False
 
 
-CELL_AXES = ("evaluator", "metric", "fit", "target", "shift", "severity", "codec", "selection", "statistic", "over", "group")
+CELL_AXES = ("evaluator", "metric", "variant", "fit", "target", "shift", "severity", "codec", "selection", "statistic", "over", "group")
 
 
 _STRICT = ("suite", "task", "encoder", "layer", "prompt", "target", "codec", "group", "metric")
 _PREFERRED = ("evaluator", "params", "fit", "shift", "severity", "selection", "statistic", "over")
-_FOLLOWS = {"evaluator": {"params", "fit"}, "shift": {"severity", "selection"}, "fit": {"selection"}, "selection": set()}
+_FOLLOWS = {
+    "evaluator": {"params", "fit", "metric"},
+    "target": {"metric"},
+    "variant": {"params"},
+    "shift": {"severity", "selection"},
+    "fit": {"selection"},
+    "selection": set(),
+}
 _SINGLE = (("value", ""), ("value", "attack"), ("mean", "draw"))
 
 
 def is_single(record: Record) -> bool:
     """Say whether a record is a value of one cell, or what stands for one: the least of several attacks, the mean over draws."""
     return (record["statistic"], str(record["over"] or "").partition(":")[0]) in _SINGLE
+
+
+def _params(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in (record["params"] or {}).items() if name != "variant"}
 
 
 def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Record]:
@@ -122,10 +138,13 @@ def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Re
     for main in mains:
         strict = [name for name in (*_STRICT, *_PREFERRED[:-2]) if name not in loose]
         nearest = [record for record in records if all(record[name] == main[name] for name in strict) and matches(record, where)]
+        if "variant" in where and "evaluator" not in where:
+            nearest = [record for record in nearest if record["evaluator"] == main["evaluator"] and _params(record) == _params(main)]
         if not {"statistic", "over"} & set(where):
             nearest = [record for record in nearest if is_single(record)]
-        # Of equally near ones the first: an evaluator's main variant, the first draw.
-        found += sorted(nearest, key=lambda record: [record[name] != main[name] for name in ("fit", "statistic", "over", "selection")])[:1]
+        # Of equally near ones the first: an evaluator's main variant, its main metric, the first draw.
+        near = ("metric", "fit", "statistic", "over", "selection")
+        found += sorted(nearest, key=lambda record: [record[name] != main[name] for name in near])[:1]
     return list({id(record): record for record in found}.values())
 
 

@@ -238,9 +238,12 @@ def parse_main(text: str) -> Main:
     alias, dot, metric = head.strip().partition(".")
     if not (alias and dot and metric):
         raise ValueError(f"expected `ALIAS.METRIC [@ key=value, …]`, got `{text}`")
-    where = {}
+    where: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in tail.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
+        if key not in MAIN_KEYS and "variant" in where and list(where)[-1] == "variant":
+            where["variant"] += f",{pair}"  # names of variants such as `head=ridge,shot=1` hold commas
+            continue
         if not equals or key not in MAIN_KEYS:
             raise ValueError(f"expected one of {', '.join(MAIN_KEYS)} before `=`, got `{pair}`")
         where[key] = value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalharness.across import across_records
-from evalharness.errors import DataError, StoreError
+from evalharness.errors import StoreError
 from evalharness.estimates import Items
 from evalharness.evidence import Evidence
 from evalharness.facts import FORMAT, find_versions
@@ -20,7 +20,7 @@ from evalharness.invariants import CELL, broken_invariants, out_of_range
 from evalharness.records import FIELDS, record_key, score_digest
 from evalharness.shown import Record, label_of
 from evalharness.store.files import read_json, torn_lines
-from evalharness.store.results import RunFolder, StoredOutcome, beside_columns, row_set_digest
+from evalharness.store.results import RunFolder, StoredOutcome, beside_columns, require_results, row_set_digest
 from evalharness.store.views import rows_digest
 from evalharness.summaries import summarise
 
@@ -87,9 +87,8 @@ def verify(folders: Sequence[Path], registry: Callable[[], Registry] | None = No
     Raises:
         DataError: the folders hold no results.
     """
+    require_results(folders)
     evidence = Evidence(folders, registry)
-    if not evidence.reader.runs:
-        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
     return _Verifier(evidence).report()
 
 

@@ -13,6 +13,7 @@ from evalharness.board import Board
 from evalharness.errors import DataError
 from evalharness.leaderboard import board_from_records, make_board
 from evalharness.shown import number
+from evalharness.store.results import ResultsReader
 
 
 def table(*records, **options):
@@ -112,7 +113,7 @@ def test_one_axis_at_a_time():
 
 
 def test_filters_that_match_nothing_say_what_there_is():
-    with pytest.raises(DataError, match="no results match; suites here: s"):
+    with pytest.raises(DataError, match="no results match suite `other`; suites here: s"):
         board_from_records([record()], {}, suite="other")
     assert names(table(record("a"), record("b"), where={"encoder": "a"})) == ["a"]
 
@@ -193,3 +194,64 @@ def test_a_statistic_over_groups_has_no_rank_sets_and_says_so(run_tasks, write_t
 
     assert not table.has_ranks
     assert any("a gap over group:colour is not compared item by item" in note for note in table.notes)
+
+
+def test_a_folder_without_results_is_named_even_beside_one_with(tmp_path, cli, root):
+    for command in (["leaderboard"], ["verify"], ["failures"], ["compare", "pixels", "random-conv"]):
+        done = cli(*command, root / "results" / "quick", tmp_path / "typo")
+        assert done.code != 0
+        assert f"no results in `{tmp_path / 'typo'}`" in done.err
+
+
+VARIANTS = """task: few
+version: 1
+modality: vector
+data: {dataset: wine, target: label}
+fits:
+  ten: {budget: 10/class}
+  all: {}
+  five: {budget: 5/class}
+evaluators:
+  few: {use: few-shot, way: 2, shot: [1, 5], query: 5, episodes: 40, head: [nearest-centroid, ridge]}
+  knn: {use: knn, k: [1, 5], fits: [ten, all, five]}
+  groups: {use: clustering, seeds: 2, replicates: 4}
+main: few.accuracy @ variant=head=ridge,shot=1
+"""
+
+
+def test_variants_and_other_evaluators_are_asked_for_by_name(tmp_path, cli):
+    (tmp_path / "few.yaml").write_text(VARIANTS)
+    done = cli("run", tmp_path / "few.yaml", "-e", "identity", "-e", "random-projection?dim=4", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    records = ResultsReader([tmp_path / "out"]).records()
+    (main,) = [record for record in records if record["main"] and record["encoder"] == "identity"]
+    assert main["params"]["variant"] == "head=ridge,shot=1"
+
+    def value(**where):
+        words = [word for name, text in where.items() for word in ("--where", f"{name}={text}")]
+        shown = cli("leaderboard", tmp_path / "out", *words, "--format", "json")
+        assert shown.code == 0, shown.err
+        (table,) = json.loads(shown.out)
+        (row,) = [row for row in table["rows"] if row["encoder"] == "identity"]
+        (score,) = row["scores"].values()
+        return score["value"]
+
+    def recorded(**wanted):
+        (found,) = [
+            record
+            for record in records
+            if record["encoder"] == "identity"
+            and (record["statistic"], record["over"]) == ("value", None)
+            and all((record["params"]["variant"] if name == "variant" else record[name]) == text for name, text in wanted.items())
+        ]
+        return found["value"]
+
+    assert value(variant="head=ridge,shot=5") == recorded(evaluator="few-shot", variant="head=ridge,shot=5")
+    assert value(evaluator="knn", variant="k=1", fit="all") == recorded(evaluator="knn", metric="accuracy", variant="k=1", fit="all")
+    assert value(evaluator="clustering") == recorded(evaluator="clustering", metric="v_measure")
+    assert cli("compare", "identity", "random-projection?dim=4", tmp_path / "out", "--where", "variant=head=ridge,shot=5").code == 0
+
+    (tmp_path / "few.yaml").write_text(VARIANTS.replace("few.accuracy @ variant=head=ridge,shot=1", "knn.accuracy @ fit=all"))
+    cli("run", tmp_path / "few.yaml", "-e", "identity", "--out", tmp_path / "by")
+    (table,) = make_board([tmp_path / "by"], by="fit").tables
+    assert list(table.columns)[:3] == ["ten", "all", "five"]

@@ -36,8 +36,11 @@ def compare(
     """Compare two encoders on the same items: difference, interval, p with Holm's correction, and what may be claimed."""
     from evalharness.compare import compare as compare_encoders
     from evalharness.evidence import Evidence
+    from evalharness.store.results import require_results
 
-    evidence = Evidence(folders or [DEFAULT_OUT], lambda: open_registry(plugins))
+    folders = folders or [DEFAULT_OUT]
+    require_results(folders)
+    evidence = Evidence(folders, lambda: open_registry(plugins))
     table = compare_encoders(
         evidence, first, second, suite=suite, task=task, metric=metric, where=read_pairs(where, "--where"), items=items
     )

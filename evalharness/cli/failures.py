@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from evalharness.cli.options import DEFAULT_OUT, AsJson
-from evalharness.errors import DataError
 
 SHOWN_CELLS = 3
 
@@ -26,12 +25,11 @@ def failures(
 ) -> None:
     """List failed, not converged and suspect results with their reasons; the same run command tries failed ones again."""
     from evalharness.failures import KINDS, list_failures
-    from evalharness.store.results import ResultsReader
+    from evalharness.store.results import ResultsReader, require_results
 
     folders = folders or [DEFAULT_OUT]
+    require_results(folders)
     records = ResultsReader(folders).records()
-    if not records:
-        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
     found = list_failures(records, KINDS if everything else KINDS[:3])
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(failure) for failure in found], ensure_ascii=False, indent=2))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evalharness.errors import StoreError
+from evalharness.errors import DataError, StoreError
 from evalharness.keys import DIGEST_BYTES, canonical, digest, digest_texts
 from evalharness.records import cell_key, limit_of, record_key, score_digest
 from evalharness.store.files import append_lines, atomic_write, read_json, read_lines, storing, write_json
@@ -379,6 +379,17 @@ def read_outcome(path: Path, unit: str, variant: str) -> StoredOutcome:
         if name not in ("unit", "variant", "row") and column.null_count < len(column):
             columns[name] = np.array(column.to_pylist()) if str(column.type).startswith("list") else column.to_numpy()
     return StoredOutcome(variant=variant, rows=table["row"].to_numpy(), columns=columns)
+
+
+def require_results(folders: Sequence[Path]) -> None:
+    """Refuse folders that hold no run and are none.
+
+    Raises:
+        DataError: the message names them.
+    """
+    missing = [folder for folder in folders if not (folder / "run.json").is_file() and not any(folder.glob("*/run.json"))]
+    if missing:
+        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in missing)}; run `evalharness run` first, or name a folder")
 
 
 def _runs(folder: Path) -> Iterator[RunFolder]:
