@@ -15,14 +15,17 @@ from evalharness.shown import Record, Score, budget_text, is_single, label_of, s
 BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
 
 
-def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
-    """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own."""
+def axis_tables(records: Sequence[Record], by: str, labels_of: Mapping[str, int]) -> Iterable[BoardTable]:
+    """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own.
+
+    ``labels_of`` says how many rows the fit of a unit learned from.
+    """
     plain = [record for record in records if is_single(record) or record["over"] == "budget"]
     for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
         own = [record for record in plain if (record["suite"] or "", record["task"], limit_of(record)) == key]
         bases = [record for record in own if record["main"] and record["value"] is not None]
         if bases:
-            found = _axis_table(key, own, bases[-1], by)
+            found = _axis_table(key, own, bases[-1], by, labels_of)
             if found is not None:
                 yield found
 
@@ -30,7 +33,7 @@ def axis_tables(records: Sequence[Record], by: str) -> Iterable[BoardTable]:
 _KEPT = ("target", "metric", "evaluator", "params", "seed", "task_version", "dataset_fingerprint")
 
 
-def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, by: str) -> BoardTable | None:
+def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, by: str, labels_of: Mapping[str, int]) -> BoardTable | None:
     wanted = {name: base[name] for name in ("shift", "severity", "codec", "group", "fit", *_KEPT) if name not in BY[by]}
     if by != "shift" and base["shift"] == "robust":
         wanted |= {"shift": "clean", "severity": 0}  # several attacks at once have no other codec, group or fit
@@ -50,10 +53,11 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
         means = {record["fit"] for record in cells if record["over"] == "draw"}
         cells = [record for record in cells if str(record["fit"]).partition("/")[0] not in means or record["over"] == "draw"]
     sizes = _axis_sizes(cells, by)
-    # Fits stand in the order of the task, everything else in that of its names.
-    order = [str(record["fit"]).partition("/")[0] for record in own] if by == "fit" else []
-    names = sorted(sizes, key=(lambda name: order.index(name.partition("/")[0])) if by == "fit" else _natural)
-    columns = {name: f"{name}\nn = {sizes[name]}" for name in names}
+    # Fits stand in the order of how many labels they learned from, everything else in that of its names.
+    labels = _labels_of_fits(own, labels_of) if by == "fit" else {}
+    names = sorted(sizes, key=lambda name: (labels.get(name.partition("/")[0], 0), _natural(name)))
+    learned = {name: f"\n{labels[name.partition('/')[0]]:,} labels" if name.partition("/")[0] in labels else "" for name in names}
+    columns = {name: f"{name}{learned[name]}\nn = {sizes[name]}" for name in names}
     if len(columns) < (1 if by == "group" else 2):
         return None
     scores: dict[str, dict[str, Score]] = {}
@@ -66,6 +70,15 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
     limit = f" · limited to {key[2]} rows" if key[2] else ""
     title = f"{key[0] or 'single tasks'} · {key[1]} · {base['metric']} by {by}{limit}"
     return BoardTable(title=title, columns=columns, rows=rows, notes=interval_notes(cells), records=list(cells))
+
+
+def _labels_of_fits(records: Sequence[Record], labels_of: Mapping[str, int]) -> dict[str, int]:
+    """Return how many labels each fit learned from, those of the first of several draws and evaluators."""
+    found: dict[str, int] = {}
+    for record in records:
+        if record["unit"] in labels_of:
+            found.setdefault(str(record["fit"]).partition("/")[0], labels_of[record["unit"]])
+    return found
 
 
 def _budget_scores(own: Sequence[Record], wanted: Mapping[str, Any]) -> dict[str, dict[str, Score]]:

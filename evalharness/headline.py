@@ -35,6 +35,7 @@ class Facts:
     modalities: Mapping[str, str] = field(default_factory=dict)
     margins: Mapping[str, float] = field(default_factory=dict)
     bytes_of: Mapping[str, float] = field(default_factory=dict)  # unit -> bytes a vector
+    labels_of: Mapping[str, int] = field(default_factory=dict)  # unit -> rows that its fit learned from
     rank: Any = None  # (records by task) -> Ranking, or None
     partial: bool = False
     about: str = ""  # the cell shown, where it is not the main one

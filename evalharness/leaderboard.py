@@ -68,6 +68,7 @@ def make_board(
         modalities=_task_facts(reader, "modality"),
         margins={task: margin for task, margin in _task_facts(reader, "margin").items() if margin is not None},
         bytes_of={line["unit"]: line["bytes_per_vector"] for run in reader.runs for line in run.units if line.get("bytes_per_vector")},
+        labels_of={line["unit"]: line["labels"] for run in reader.runs for line in run.units if line.get("labels")},
         rank=_Ranker(folders, registry),
         partial=partial,
     )
@@ -160,7 +161,7 @@ def board_from_records(
         shown = {id(record) for record in counterparts(chosen, cells)}
         chosen = [{**record, "main": id(record) in shown} for record in chosen]
         facts = replace(facts, about=", ".join(f"{name}={text}" for name, text in cells.items()))
-    tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by))
+    tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of))
     if not tables:
         raise DataError(f"nothing here varies along `{by}`" if by else f"no cell matches {facts.about or ''}".rstrip())
     return Board(tables=tables)

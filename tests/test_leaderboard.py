@@ -254,4 +254,5 @@ def test_variants_and_other_evaluators_are_asked_for_by_name(tmp_path, cli):
     (tmp_path / "few.yaml").write_text(VARIANTS.replace("few.accuracy @ variant=head=ridge,shot=1", "knn.accuracy @ fit=all"))
     cli("run", tmp_path / "few.yaml", "-e", "identity", "--out", tmp_path / "by")
     (table,) = make_board([tmp_path / "by"], by="fit").tables
-    assert list(table.columns)[:3] == ["ten", "all", "five"]
+    assert list(table.columns)[:3] == ["five", "ten", "all"]
+    assert [table.columns[name].splitlines()[1] for name in ("five", "ten", "all")] == ["15 labels", "30 labels", "107 labels"]
