@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse, check_registered
+from evalharness.cells import FLOAT32, Cell, CellMaker, CodecUse, JobRows, ShiftUse
 from evalharness.errors import TaskFileError, UsageError
 from evalharness.keys import canonical, digest
 from evalharness.plan import AcrossUnit, FitPlan, JobPlan, Plan, Segment, TablePlan, TaskPlan, UnitPlan, ViewPlan
@@ -17,6 +17,7 @@ from evalharness.registry import Registry
 from evalharness.stamp import EncoderUse, Sources
 from evalharness.store.views import rows_digest
 from evalharness.suites import Selection, Task, parse_fraction
+from evalharness.taskcheck import check_registered
 from evalharness.types import Array, EncoderSpec
 
 LOG = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ LAYERS = (
     "errors types keys records",
     "hookspecs numerics stats yaml",
     "registry suites selection store vectors adapters transforms probes identify randomness gauges costs",
-    "stamp pools cells plan planner passes embed devices tables grouping forms estimates joint summaries budgets across estimate walk",
+    "stamp pools cells taskcheck plan planner passes embed devices tables grouping forms estimates joint summaries budgets across estimate walk",
     "session facts run evidence shown board headline axes ledger ranks compare leaderboard invariants verify failures testing checkup api",
     "cli",
 )

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from evalharness.cells import check_registered
 from evalharness.errors import TaskFileError, UnknownNameError
 from evalharness.session import builtin_folder, open_library
 from evalharness.suites import Library, parse_main, read_tasks, task_schema
+from evalharness.taskcheck import check_registered
 from evalharness.yaml import read_documents
 
 GOOD = """task: good

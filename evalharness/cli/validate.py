@@ -16,9 +16,9 @@ def validate(
     plugins: Plugins = None,
 ) -> None:
     """Check files: YAML, keys, values, and that every name and parameter is registered. No data is read."""
-    from evalharness.cells import check_registered
     from evalharness.session import open_library
     from evalharness.suites import is_suite, read_tasks
+    from evalharness.taskcheck import check_registered
 
     registry = open_registry(plugins)
     library = open_library(registry)
