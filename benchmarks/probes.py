@@ -48,20 +48,28 @@ def mirror() -> Path:
     return Path(os.environ["EVALHARNESS_MIRROR"])
 
 
-def banking(split: str) -> tuple[Array, Array]:
-    """Return MiniLM's vectors (N, 384) of BANKING77 and its labels."""
+def banking(split: str, count: int | None = None, layers: int = 1) -> tuple[Array, Array]:
+    """Return MiniLM's vectors (N, 384 x layers) of BANKING77, the unit vectors of the last layers side by side, and its labels."""
     import pandas as pd
     from minilm import MiniLM
 
     rows = pd.read_parquet(mirror() / "mteb" / "banking77" / f"{split}.parquet")
+    rows = rows if count is None else rows.sample(count, random_state=0)
     model, texts = MiniLM(torch.device("cpu"), torch.float32), rows.text.tolist()
     order = np.argsort([len(text) for text in texts])
-    vectors = np.empty((len(texts), 384), dtype=np.float32)
+    vectors = np.empty((len(texts), 384 * layers), dtype=np.float32)
     with torch.no_grad():
         for start in range(0, len(texts), 64):
             at = order[start : start + 64]
-            vectors[at] = model.encode([texts[row] for row in at]).numpy()
+            vectors[at] = _pool([texts[row] for row in at], model, layers).numpy()
     return vectors, rows.label.to_numpy()
+
+
+def _pool(texts: list[str], model: Any, layers: int) -> torch.Tensor:
+    tokens = model.tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
+    states = model.model(**tokens, output_hidden_states=True).hidden_states[-layers:]
+    kept = tokens["attention_mask"].unsqueeze(-1).float()
+    return torch.cat([torch.nn.functional.normalize((each * kept).sum(dim=1) / kept.sum(dim=1), dim=-1) for each in states], dim=1)
 
 
 def fashion(count: int) -> tuple[Array, Array]:
@@ -169,9 +177,13 @@ def cases() -> list[Case]:
     vectors, labels = vectors[chosen], labels[chosen] % 20  # 40 intents in 20 pairs, so that classes are not blobs
     kornblith, pixels = np.logspace(-6, 5, 45), np.logspace(-6, 6, 40)
     images, kinds = fashion(2000)
+    pair, intents = banking("train", 2000, 2)
+    intents = intents % 10
     return [
         *grid_cases("45 penalties, 5,000 x 384 raw, 20 classes", vectors, labels, kornblith, 10),
         *grid_cases("45 penalties, 5,000 x 384 standardised, 20 classes", standardise(vectors), labels, kornblith, 10),
+        *grid_cases("40 penalties with refit, 2,000 x 768 (two layers of MiniLM) raw, 10 classes", pair, intents, pixels, 8, refit=True),
+        *grid_cases("40 penalties with refit, 2,000 x 768 standardised, 10 classes", standardise(pair), intents, pixels, 8, refit=True),
         *grid_cases("40 penalties with refit, 2,000 x 784 raw, 10 classes", images, kinds, pixels, 8, refit=True),
         *grid_cases("40 penalties with refit, 2,000 x 784 standardised, 10 classes", standardise(images), kinds, pixels, 8, refit=True),
         draws_case(),
