@@ -140,6 +140,8 @@ def _check_sizes(present: torch.Tensor, sizes: torch.Tensor, shot: int, query: i
             f"the largest possible `shot` is {size - query}"
             if size > query
             else f"no `shot` is possible; the largest possible `query` is {size - shot}"
+            if size > shot
+            else "no `shot` is possible, and with this `shot` no `query`"
         )
         raise DataError(
             f"class {_word(code, names)} has {size} items, but `shot` + `query` = {shot + query}: with `query` = {query} {largest};"

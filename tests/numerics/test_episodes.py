@@ -54,6 +54,8 @@ def test_small_classes_are_named_with_the_largest_shot():
         sample_episodes(labels, way=2, shot=5, query=15, episodes=1, generator=seeded(), names=names)
     with pytest.raises(DataError, match=r"class 1 has 18 items.*no `shot` is possible; the largest possible `query` is 17"):
         sample_episodes(labels, way=2, shot=1, query=18, episodes=1, generator=seeded())
+    with pytest.raises(DataError, match=r"class 1 has 18 items.*no `shot` is possible, and with this `shot` no `query`"):
+        sample_episodes(labels, way=2, shot=20, query=18, episodes=1, generator=seeded())
 
 
 def test_impossible_sizes_are_refused():
