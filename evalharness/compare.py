@@ -15,8 +15,8 @@ from evalharness.estimates import LEVEL, NO_INTERVAL, Estimate, Items, nothing
 from evalharness.evidence import Basis, Evidence
 from evalharness.forms import FEW_UNITS
 from evalharness.joint import Joint
-from evalharness.records import FIELDS, limit_of
-from evalharness.shown import COMPARED, Record, counterparts, field_of, label_of, number
+from evalharness.records import limit_of
+from evalharness.shown import COMPARED, WHERE_FIELDS, Record, counterparts, field_of, label_of, number
 from evalharness.types import Array, MetricInfo
 
 ALPHA = 1 - LEVEL
@@ -114,8 +114,8 @@ def compare(
         if (suite is None or record["suite"] == suite) and (task is None or record["task"] == task)
     ]
     _check_names(records, first, second)
-    if unknown := sorted(set(where or {}) - {*FIELDS, "variant"}):
-        raise UsageError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
+    if unknown := sorted(set(where or {}) - set(WHERE_FIELDS)):
+        raise UsageError(f"`where`: {unknown_name('field', unknown[0], WHERE_FIELDS)}")
     named = {**(where or {}), **({} if metric is None else {"metric": metric})}
     pairs, skipped, others = _pairs(records, (first, second), named)
     if not pairs:

@@ -15,7 +15,7 @@ from evalharness.errors import EvalHarnessError, StoreError
 from evalharness.estimates import Items, Resampler, restore_items
 from evalharness.facts import describe_metric, read_metric
 from evalharness.grouping import cluster_codes, group_columns
-from evalharness.records import CELL_FIELDS, is_across
+from evalharness.records import CELL_FIELDS, is_across, own_params
 from evalharness.store.files import read_lines
 from evalharness.store.results import ResultsReader, RowSet, RunFolder, read_rows
 from evalharness.summaries import SummaryPlan
@@ -291,7 +291,7 @@ class Evidence:
             base={name: record[name] for name in CELL_FIELDS},
             metrics=self.metrics(record),
             main_metrics=self._main_metrics(record, line),
-            params={name: value for name, value in (record["params"] or {}).items() if name != "variant"},
+            params=own_params(record),
             main_cell=bool(self.planned.get((record["suite"], record["unit"]), {}).get("main")) and not across,
             main_metric=task["main_metric"],
             main_variant=task["main_variant"],

@@ -11,9 +11,9 @@ from evalharness.axes import BY, axis_tables, cost_table
 from evalharness.board import Board
 from evalharness.errors import DataError, unknown_name
 from evalharness.headline import Facts, headline_tables
-from evalharness.records import FIELDS, record_key
-from evalharness.shown import CELL_AXES, Record, counterparts, label_of, matches, number
-from evalharness.store.results import ResultsReader, require_results
+from evalharness.records import record_key
+from evalharness.shown import CELL_AXES, WHERE_FIELDS, Record, counterparts, label_of, matches, number
+from evalharness.store.results import ResultsReader, no_results, require_results
 
 if TYPE_CHECKING:
     from evalharness.compare import Comparison
@@ -54,7 +54,7 @@ def make_board(
     reader = ResultsReader(folders)
     records = reader.records()
     if not records:
-        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
+        raise no_results(folders)
     records = records if keep is None else [record for record in records if keep(record)]
     if by == "cost":
         check_fields(where or {})
@@ -113,9 +113,9 @@ def check_fields(where: Mapping[str, str]) -> None:
     Raises:
         DataError: the message offers near matches.
     """
-    unknown = sorted(set(where) - {*FIELDS, "variant"})
+    unknown = sorted(set(where) - set(WHERE_FIELDS))
     if unknown:
-        raise DataError(f"`where`: {unknown_name('field', unknown[0], FIELDS)}")
+        raise DataError(f"`where`: {unknown_name('field', unknown[0], WHERE_FIELDS)}")
 
 
 def _task_facts(reader: ResultsReader, name: str) -> dict[str, Any]:

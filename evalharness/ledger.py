@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.errors import DataError, unknown_name
 from evalharness.keys import canonical
+from evalharness.records import own_params
 from evalharness.shown import Record, Score, is_single, label_of, number, score_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _one_a_cell(records: Sequence[Record]) -> dict[Row, dict[str, Record]]:
     main_fits = {record["fit"] for record in records if record["main"]}
     probes: dict[str, list[Record]] = {}
     for record in records:
-        probes.setdefault(canonical([record["evaluator"], _params(record)]), []).append(record)
+        probes.setdefault(canonical([record["evaluator"], own_params(record)]), []).append(record)
     names = _probe_names([group[0] for group in probes.values()])
     found: dict[Row, dict[str, Record]] = {}
     for name, group in zip(names, probes.values(), strict=True):
@@ -77,15 +78,11 @@ def _shared_fit(records: Sequence[Record], mains: set[str | None]) -> str | None
     return max(covered, key=lambda fit: (len(covered[fit]), fit in mains, "/" not in str(fit)))
 
 
-def _params(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in (record["params"] or {}).items() if name != "variant"}
-
-
 def _probe_names(records: Sequence[Record]) -> list[str]:
     """Return a name for each probe: its evaluator, its control, and what sets it apart from others of its evaluator."""
     found = []
     for record in records:
-        own, peers = _params(record), [_params(other) for other in records if other["evaluator"] == record["evaluator"]]
+        own, peers = own_params(record), [own_params(other) for other in records if other["evaluator"] == record["evaluator"]]
         control = own.get("control", "none")
         alike = [peer for peer in peers if peer.get("control", "none") == control]
         apart = [f"{name}={own.get(name)}" for name in own if any(peer.get(name) != own.get(name) for peer in alike)]
@@ -141,7 +138,7 @@ def _differences(
 ) -> BoardTable:
     found: dict[Row, dict[str, Comparison]] = {}
     for (encoder, probe), own in cells.items():
-        if any(_params(record).get("control", "none") != "none" for record in own.values()):
+        if any(own_params(record).get("control", "none") != "none" for record in own.values()):
             continue  # a control is held against chance, not against that of another encoder
         base = cells.get((reference, probe), {})
         for target, record in own.items():

@@ -85,11 +85,16 @@ def is_across(record: Mapping[str, Any]) -> bool:
     return record.get("reference") is not None or str(record.get("over") or "").partition(":")[0] in _ACROSS
 
 
+def own_params(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a record's evaluator was given, its variant left out."""
+    return {name: value for name, value in (record.get("params") or {}).items() if name != "variant"}
+
+
 def cell_key(record: Mapping[str, Any]) -> str:
     """Return the canonical text of what sets the cell of a record apart: all its key fields but those that one unit writes several of."""
     fields = {field: record.get(field) for field in KEY_FIELDS if field not in _WITHIN_CELL}
     fields["across"] = is_across(record)
-    fields["params"] = {name: value for name, value in (record.get("params") or {}).items() if name != "variant"}
+    fields["params"] = own_params(record)
     return canonical(fields)
 
 

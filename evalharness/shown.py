@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalharness.keys import canonical
-from evalharness.records import inside
+from evalharness.records import FIELDS, inside, own_params
 
 Record = Mapping[str, Any]
 COMPARED = ("task_version", "dataset", "dataset_fingerprint", "split", "selection", "seed", "protocols")
@@ -103,6 +103,7 @@ def _matches(value: Any, text: str) -> bool:
     return False
 
 
+WHERE_FIELDS = (*FIELDS, "variant")  # what ``--where`` may name
 CELL_AXES = ("evaluator", "metric", "variant", "fit", "target", "shift", "severity", "codec", "selection", "statistic", "over", "group")
 
 
@@ -124,10 +125,6 @@ def is_single(record: Record) -> bool:
     return (record["statistic"], str(record["over"] or "").partition(":")[0]) in _SINGLE
 
 
-def _params(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in (record["params"] or {}).items() if name != "variant"}
-
-
 def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Record]:
     """Return the main records, or with ``where`` the nearest to each main one that matches: axes not named, and not following from those, are the same."""
     mains = [record for record in records if record["main"]]
@@ -139,7 +136,7 @@ def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Re
         strict = [name for name in (*_STRICT, *_PREFERRED[:-2]) if name not in loose]
         nearest = [record for record in records if all(record[name] == main[name] for name in strict) and matches(record, where)]
         if "variant" in where and "evaluator" not in where:
-            nearest = [record for record in nearest if record["evaluator"] == main["evaluator"] and _params(record) == _params(main)]
+            nearest = [record for record in nearest if record["evaluator"] == main["evaluator"] and own_params(record) == own_params(main)]
         if not {"statistic", "over"} & set(where):
             nearest = [record for record in nearest if is_single(record)]
         # Of equally near ones the first: an evaluator's main variant, its main metric, the first draw.

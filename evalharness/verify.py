@@ -17,7 +17,7 @@ from evalharness.estimates import Items
 from evalharness.evidence import Evidence
 from evalharness.facts import FORMAT, find_versions
 from evalharness.invariants import CELL, broken_invariants, out_of_range
-from evalharness.records import FIELDS, record_key, score_digest
+from evalharness.records import FIELDS, own_params, record_key, score_digest
 from evalharness.shown import Record, label_of
 from evalharness.store.files import read_json, torn_lines
 from evalharness.store.results import RunFolder, StoredOutcome, beside_columns, require_results, row_set_digest
@@ -353,7 +353,7 @@ def _contradictions_of(record: Record, line: Mapping[str, Any], planned: Mapping
     for name, value in names.items():
         if line.get(name) != value:
             yield f"`{name}` is `{value}`, its unit's line says `{line.get(name)}`"
-    own = {name: value for name, value in (record["params"] or {}).items() if name != "variant"}
+    own = own_params(record)
     for name, value in (planned.get("cell") or {}).items():
         said = own if name == "params" else record[name]
         if said != value:

@@ -25,11 +25,13 @@ def failures(
 ) -> None:
     """List failed, not converged and suspect results with their reasons; the same run command tries failed ones again."""
     from evalharness.failures import KINDS, list_failures
-    from evalharness.store.results import ResultsReader, require_results
+    from evalharness.store.results import ResultsReader, no_results, require_results
 
     folders = folders or [DEFAULT_OUT]
     require_results(folders)
     records = ResultsReader(folders).records()
+    if not records:
+        raise no_results(folders)
     found = list_failures(records, KINDS if everything else KINDS[:3])
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(failure) for failure in found], ensure_ascii=False, indent=2))

@@ -24,7 +24,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         if isinstance(self.values, torch.Tensor):
-            self.values = as_float(self.values.detach())
+            self.values = as_float(self.values)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -34,7 +34,7 @@ class Gallery:
     def take(self, at: torch.Tensor) -> torch.Tensor:
         """Return the rows at positions (n,), float32 or float64."""
         if isinstance(self.rows, torch.Tensor):
-            return as_float(self.rows.index_select(0, at.to(self.rows.device)).to(self.device))
+            return as_float(as_tensor(self.rows.index_select(0, at.to(self.rows.device)), self.device))
         return as_float(as_tensor(np.asarray(self.rows[at.cpu().numpy()]), self.device))
 
 

@@ -389,7 +389,12 @@ def require_results(folders: Sequence[Path]) -> None:
     """
     missing = [folder for folder in folders if not (folder / "run.json").is_file() and not any(folder.glob("*/run.json"))]
     if missing:
-        raise DataError(f"no results in {', '.join(f'`{folder}`' for folder in missing)}; run `evalharness run` first, or name a folder")
+        raise no_results(missing)
+
+
+def no_results(folders: Sequence[Path]) -> DataError:
+    """Return the error that folders hold no results."""
+    return DataError(f"no results in {', '.join(f'`{folder}`' for folder in folders)}; run `evalharness run` first, or name a folder")
 
 
 def _runs(folder: Path) -> Iterator[RunFolder]:
