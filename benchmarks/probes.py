@@ -10,6 +10,7 @@ Run ``python benchmarks/probes.py`` or ``python -m benchmarks.probes``; it print
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
@@ -48,6 +49,7 @@ def mirror() -> Path:
     return Path(os.environ["EVALHARNESS_MIRROR"])
 
 
+@functools.cache
 def banking(split: str, count: int | None = None, layers: int = 1) -> tuple[Array, Array]:
     """Return MiniLM's vectors (N, 384 x layers) of BANKING77, the unit vectors of the last layers side by side, and its labels."""
     import pandas as pd
