@@ -126,7 +126,14 @@ class _State:
 
 
 def minimise(
-    points: torch.Tensor, evaluate: Evaluate, finished: Finished, *, max_iterations: int, least: int = 0, memory: int = 10
+    points: torch.Tensor,
+    evaluate: Evaluate,
+    finished: Finished,
+    *,
+    max_iterations: int,
+    least: int = 0,
+    memory: int = 10,
+    known: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Minimum:
     """Minimise P smooth convex problems.
 
@@ -137,12 +144,13 @@ def minimise(
         max_iterations: the most steps.
         least: steps before ``finished`` is asked; a problem that cannot descend is asked earlier.
         memory: pairs of the history, each two copies of the points.
+        known: what ``evaluate`` gives at the start, where that was asked before.
 
     Returns:
         The end of each problem; one that can no longer descend at this precision ends unconverged.
     """
     everything = torch.arange(len(points), device=points.device)
-    values, gradients = evaluate(points, everything)
+    values, gradients = evaluate(points, everything) if known is None else known
     end = Minimum(
         points.clone(), values.clone(), gradients.clone(), torch.zeros_like(everything, dtype=torch.bool), torch.zeros_like(everything)
     )

@@ -249,14 +249,19 @@ class _Solver:
     max_iterations: int
     together: int
     end: Minimum
+    at_zero: tuple[torch.Tensor, torch.Tensor]
 
     def solve(self, fits: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
-        """Bring fits (A,) to their end from weights (A, columns, r + 1), or from zero; return their weights there."""
+        """Bring fits (A,) to their end from weights (A, columns, r + 1), or those of ``at_zero`` from zero; return their weights there."""
         problem = self.problem
         for first in range(0, len(fits), self.together):
             at = slice(first, first + self.together)
-            points = self._zero(len(fits[at])) if start is None else problem.scale(start[at], fits[at])
-            self._write(fits[at], self._run(fits[at], points, 0 if start is None else _LEAST_STEPS, self.max_iterations))
+            if start is None:
+                values, gradients = (part[at] for part in self.at_zero)
+                found = self._run(fits[at], torch.zeros_like(gradients), 0, self.max_iterations, (values, gradients))
+            else:
+                found = self._run(fits[at], problem.scale(start[at], fits[at]), _LEAST_STEPS, self.max_iterations)
+            self._write(fits[at], found)
         stalled = fits[~self.end.converged[fits] & (self.end.iterations[fits] < self.max_iterations)]
         if problem.design.mean.dtype == torch.float32 and len(stalled):
             for chosen in torch.split(stalled, max(1, self.together // 2)):
@@ -265,9 +270,6 @@ class _Solver:
                 finer.iterations += done
                 self._write(chosen, finer)
         return problem.unscale(self.end.points[fits], fits)
-
-    def _zero(self, count: int) -> torch.Tensor:
-        return self.problem.design.mean.new_zeros((count, self.problem.size))
 
     def _write(self, fits: torch.Tensor, found: Minimum) -> None:
         for name in Minimum.__slots__:
@@ -279,7 +281,9 @@ class _Solver:
         """Return the largest relative error of the objective."""
         return max(MAX_OBJECTIVE_ERROR, _ERROR_BY_TOLERANCE * self.tolerance)
 
-    def _run(self, fits: torch.Tensor, start: torch.Tensor, least: int, most: int) -> Minimum:
+    def _run(
+        self, fits: torch.Tensor, start: torch.Tensor, least: int, most: int, known: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> Minimum:
         def finished(inner: torch.Tensor, values: torch.Tensor, gradients: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
             by_scale = dot(gradients, gradients).to(torch.float64) / 2
             by_model = -dot(gradients, directions).to(torch.float64) / 2
@@ -299,7 +303,7 @@ class _Solver:
                 made_for, chosen = inner, self.problem.choose(fits[inner], points.dtype)
             return chosen.evaluate(points)
 
-        return minimise(start, evaluate, finished, max_iterations=most, least=least, memory=_HISTORY)
+        return minimise(start, evaluate, finished, max_iterations=most, least=least, memory=_HISTORY, known=known)
 
 
 def _solve(
@@ -309,7 +313,8 @@ def _solve(
     count, num_penalties = len(problem.penalties), len(grid)
     first = torch.arange(0, count, num_penalties, device=problem.penalties.device)
     points = problem.design.mean.new_zeros((len(first), problem.size))
-    reference = problem.largest_slopes(problem.choose(first, points.dtype).evaluate(points)[1], first)
+    at_zero = problem.choose(first, points.dtype).evaluate(points)
+    reference = problem.largest_slopes(at_zero[1], first)
     bytes_a_fit = _VECTORS * problem.size * points.element_size()
     end = Minimum(
         points=points.new_zeros((count, problem.size)),
@@ -318,7 +323,7 @@ def _solve(
         converged=torch.zeros(count, dtype=torch.bool, device=points.device),
         iterations=torch.zeros(count, dtype=torch.int64, device=points.device),
     )
-    solver = _Solver(problem, reference, tolerance, max_iterations, max(1, memory_bytes // 2 // bytes_a_fit), end)
+    solver = _Solver(problem, reference, tolerance, max_iterations, max(1, memory_bytes // 2 // bytes_a_fit), end, at_zero)
 
     def solve(group: list[int], start: torch.Tensor | None) -> torch.Tensor:
         fits = (first[:, None] + torch.tensor(group, device=first.device)).flatten()
