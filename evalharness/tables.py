@@ -11,7 +11,7 @@ import torch
 
 from evalharness.cells import CodecUse
 from evalharness.embed import Embedder
-from evalharness.errors import StoreError
+from evalharness.errors import StoreError, VectorsError
 from evalharness.plan import Plan, TablePlan, TaskPlan
 from evalharness.registry import Registry
 from evalharness.types import Array, Codec, Column, Links, Side, Table
@@ -31,6 +31,7 @@ class TableMaker:
         self._embedder = embedder
         self._tables: OrderedDict[Any, Table] = OrderedDict()
         self._codecs: OrderedDict[Any, Codec | None] = OrderedDict()
+        self._seen: tuple[int, str] | None = None
 
     def close(self) -> None:
         """Let go of all tables and codecs."""
@@ -53,13 +54,21 @@ class TableMaker:
 
         Raises:
             StoreError: a view could not be embedded.
+            VectorsError: the encoder gave other rows another number of dimensions.
         """
         pieces = []
         for segment in plan.segments:
             if segment.family in self._embedder.failed:
                 raise StoreError(self._embedder.failed[segment.family])
-            pieces.append(self._embedder.read(self._plan.views[segment.family], segment.rows))
+            view = self._plan.views[segment.family]
+            pieces.append(self._embedder.read(view, segment.rows))
+            self._check_dimensions(pieces[-1].shape[1], f"`{view.part}` of split `{view.source.split}`")
         return torch.cat(pieces)
+
+    def _check_dimensions(self, size: int, where: str) -> None:
+        known, first = self._seen = self._seen or (size, where)
+        if size != known:
+            raise VectorsError(f"vectors of {where} have {size} dimensions, those of {first} {known}; an encoder gives all items of a task the same number")
 
     def table(self, plan: TablePlan, codec: Codec | None, codec_name: str, target: str | None, names: tuple[str, ...] | None) -> Table:
         """Return a table with its target in the vocabulary ``names`` of a fit, or in that of the data set; the last few are kept."""
@@ -77,9 +86,10 @@ class TableMaker:
         if column is not None:
             column = column.take(plan.positions)
             column = align(column, names) if names is not None else column
+        ids = pool.ids[plan.positions]
         return Table(
-            vectors=code_vectors(self.vectors(plan), codec, self._similarity),
-            ids=pool.ids[plan.positions],
+            vectors=code_vectors(self.vectors(plan), codec, self._similarity, ids),
+            ids=ids,
             rows=plan.positions,
             target=column,
             columns={name: item.take(plan.positions) for name, item in pool.columns.items()},

@@ -239,7 +239,7 @@ def sample_tables(*, rows: int = 240, classes: int = 4, dim: int = 12, seed: int
     target = Column(kind="class", values=labels.astype(np.int64), names=tuple(f"c{code}" for code in range(classes)))
     ids = np.array([f"row/{row}" for row in range(2 * rows)])
     at = np.arange(2 * rows)
-    whole = Table(vectors=code_vectors(vectors, None, "cosine"), ids=ids, rows=at, target=target, columns={"label": target})
+    whole = Table(vectors=code_vectors(vectors, None, "cosine", ids), ids=ids, rows=at, target=target, columns={"label": target})
     return whole.take(at[:rows]), whole.take(at[rows:])
 
 

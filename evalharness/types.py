@@ -348,8 +348,10 @@ class Vectors(Protocol):
         """Return (N, M) vectors to search with: ``float32`` as the encoder gave them, in the codec's space, or ``coded``."""
         ...
 
-    def search(self, queries: Any, k: int, *, metric: str | None = None, exclude: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return values and indices (Q, k) of the nearest rows, nearest first; ``exclude`` is (Q, X) int64, -1 for none."""
+    def search(
+        self, queries: Any, k: int, *, metric: str | None = None, exclude: Any = None, query_ids: Array | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return values and indices (Q, k) of the nearest rows, nearest first; ``exclude`` is (Q, X) int64, -1 for none, ``query_ids`` (Q,) are for messages."""
         ...
 
 
@@ -369,6 +371,25 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def search(
+        self, queries: Table, k: int, *, metric: str | None = None, mode: str = "float32", exclude: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return values and positions (Q, k) of the rows of this table nearest to each row of another, nearest first.
+
+        Args:
+            queries: the other table, Q rows.
+            k: how many neighbours.
+            metric: ``cosine``, ``dot`` or ``l2``; None for the encoder's own.
+            mode: as in :meth:`Vectors.queries`.
+            exclude: (Q, X) int64 positions in this table that a query must not find, -1 for none.
+
+        Raises:
+            VectorsError: a vector cannot be searched with, or for; the message names its id.
+        """
+        wanted = queries.vectors.queries(mode)
+        barred = None if exclude is None else exclude.to(wanted.device)
+        return self.vectors.search(wanted, k, metric=metric, exclude=barred, query_ids=queries.ids)
 
     def take(self, at: Array) -> Table:
         """Return the rows at the given positions."""

@@ -17,18 +17,24 @@ if TYPE_CHECKING:
 class CodedVectors:
     """Hold N vectors as codes of a codec, or as float32 when ``codec`` is None; implements :class:`evalharness.types.Vectors`.
 
-    ``original`` keeps the float32 vectors that were coded, for float32 queries.
+    ``original`` keeps the float32 vectors that were coded, for float32 queries; ``ids`` (N,) name rows in messages.
     """
 
-    __slots__ = ("codec", "codes", "original", "similarity")
+    __slots__ = ("codec", "codes", "ids", "original", "similarity")
 
     def __init__(
-        self, codes: torch.Tensor, codec: Codec | None = None, similarity: str = "cosine", original: torch.Tensor | None = None
+        self,
+        codes: torch.Tensor,
+        codec: Codec | None = None,
+        similarity: str = "cosine",
+        original: torch.Tensor | None = None,
+        ids: Array | None = None,
     ) -> None:
         self.codes = codes
         self.codec = codec
         self.similarity = similarity
         self.original = original
+        self.ids = ids
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -42,7 +48,8 @@ class CodedVectors:
         import torch
 
         at = torch.as_tensor(rows, device=self.codes.device)
-        return CodedVectors(self.codes[at], self.codec, self.similarity, None if self.original is None else self.original[at])
+        original, ids = None if self.original is None else self.original[at], None if self.ids is None else self.ids[rows]
+        return CodedVectors(self.codes[at], self.codec, self.similarity, original, ids)
 
     def queries(self, mode: str = "float32") -> torch.Tensor:
         """Return (N, M) float32 vectors to search with.
@@ -56,19 +63,26 @@ class CodedVectors:
             return self.dense()
         return project(self.codec, self.original)
 
-    def search(self, queries: torch.Tensor, k: int, *, metric: str | None = None, exclude: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def search(
+        self, queries: torch.Tensor, k: int, *, metric: str | None = None, exclude: Any = None, query_ids: Array | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return values and indices (Q, k) of the nearest rows, nearest first.
 
         A codec with a search of its own answers for cosine and dot; otherwise the rows are decoded.
+
+        Raises:
+            VectorsError: a row or a query is not finite, or has norm 0 under cosine.
         """
-        from evalharness.numerics import top_k
+        from evalharness.numerics import check_directions, top_k
 
         metric = metric or self.similarity
         own = getattr(self.codec, "search", None)
         if own is not None and metric in ("cosine", "dot"):
+            if metric == "cosine":
+                check_directions(queries, query_ids, "queries")
             found: tuple[torch.Tensor, torch.Tensor] = own(queries, self.codes, k, exclude=exclude)
             return found
-        values, indices = top_k(queries, self.dense(), k, metric=metric, exclude=exclude)
+        values, indices = top_k(queries, self.dense(), k, metric=metric, exclude=exclude, query_ids=query_ids, gallery_ids=self.ids)
         return values, indices
 
 
@@ -133,8 +147,8 @@ def learn_codec(registry: Registry, chain: Sequence[tuple[str, Mapping[str, Any]
     return None if not links else links[0] if len(links) == 1 else ChainCodec(links)
 
 
-def code_vectors(vectors: torch.Tensor, codec: Codec | None, similarity: str) -> CodedVectors:
+def code_vectors(vectors: torch.Tensor, codec: Codec | None, similarity: str, ids: Array | None = None) -> CodedVectors:
     """Store float32 vectors (N, D) with a codec."""
     if codec is None:
-        return CodedVectors(vectors, None, similarity)
-    return CodedVectors(codec.encode(vectors), codec, similarity, original=vectors)
+        return CodedVectors(vectors, None, similarity, ids=ids)
+    return CodedVectors(codec.encode(vectors), codec, similarity, original=vectors, ids=ids)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 TIE = 1e-9
+JUDGED = 2000  # training rows whose labels say where to cut the scores of labels
 LARGEST_LOSS = 27.631021115928547  # -ln 1e-12
 
 
@@ -26,6 +27,37 @@ class Bank:
     kind: str
     labels: torch.Tensor
     num_classes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Voting:
+    """Say how neighbours vote: one voice each, or ``temperature`` weights."""
+
+    weights: str
+    temperature: float
+
+    def weigh(self, similarity: torch.Tensor) -> torch.Tensor:
+        """Return the weights (Q, K) of neighbours, nearest first: ones, or exp((s - max) / temperature), so that nothing overflows.
+
+        Source: Wu et al. 2018, equation 10.
+        """
+        import torch
+
+        if self.weights == "majority":
+            return torch.ones_like(similarity)
+        return ((similarity - similarity[:, :1]) / self.temperature).exp()
+
+
+@dataclass(slots=True)
+class Neighbours:
+    """Hold the neighbours of Q queries, nearest first: ``similarity`` (Q, K) float64, and their ``labels`` (Q, K) or (Q, K, L)."""
+
+    similarity: torch.Tensor
+    labels: torch.Tensor
+
+    def first(self, k: int) -> Neighbours:
+        """Return the k nearest."""
+        return Neighbours(self.similarity[:, :k], self.labels[:, :k])
 
 
 def fit(train: Table, validation: Table | None, *, generator: torch.Generator, **params: Any) -> Bank:
@@ -57,14 +89,16 @@ def score(
 ) -> list[Outcome]:
     """Return what the neighbours of every test item predict for every k, the main k first.
 
-    Classes are voted for, with the log loss of temperature weights in nats; the score of a label is the weighted share of the neighbours that carry it, and it is named above one half; a number is their weighted mean.
+    Classes are voted for, with the log loss of temperature weights in nats; a number is the weighted mean of the neighbours'.
+    The score of a label is the weighted share of the neighbours that carry it; it is named above the threshold of the highest micro-F1 among up to 2,000 training rows, each scored by the others.
     Neighbour ties go to the lower index, vote ties to the larger summed similarity, then to the smaller label.
 
     Raises:
         DataError: a k exceeds the bank, test ids stand in the bank without ``leave_one_out``, ``top5`` with fewer than five classes, or a number target is constant in the test rows.
         UsageError: ``weights``, ``temperature``, ``main_k`` or ``top5`` make no sense.
+        VectorsError: a vector is not finite, or has norm 0 under cosine.
     """
-    del generator, clean, exact, base
+    del clean, exact, base
     ks = _order_ks([k] if isinstance(k, int) else list(k), main_k)
     _check(fitted, weights, temperature, top5=top5)
     table = test.items
@@ -72,13 +106,36 @@ def score(
     size = len(fitted.table) - (1 if leave_one_out else 0)
     if max(ks) > size:
         raise DataError(f"k = {max(ks)} exceeds the {size} rows of the bank; the largest possible k is {size}")
-    found, indices = fitted.table.vectors.search(table.vectors.queries(queries), max(ks), metric=metric, exclude=exclude)
+    voting = Voting(weights=weights, temperature=temperature)
+    near = find_neighbours(fitted, table, max(ks), metric=metric, queries=queries, exclude=exclude)
+    cuts: dict[int, tuple[float, str]] = {}
+    if fitted.kind == "multilabel":
+        cuts = choose_cuts(fitted, ks, voting, generator, metric=metric, queries=queries)
+    return [_outcome(fitted, table, near.first(each), {"k": each}, voting, top5=top5, cut=cuts.get(each)) for each in ks]
+
+
+def find_neighbours(bank: Bank, asked: Table, k: int, *, metric: str, queries: str, exclude: torch.Tensor | None) -> Neighbours:
+    """Return the k nearest rows of the bank for every row of a table; ``exclude`` as for ``Table.search``."""
+    found, indices = bank.table.search(asked, k, metric=metric, mode=queries, exclude=exclude)
     similarity = (1 - found.square() / 2 if metric == "l2" else found).cpu().double()
-    labels = fitted.labels[indices.cpu()]
-    return [
-        _outcome(fitted, table, similarity[:, :each], labels[:, :each], {"k": each}, weights=weights, temperature=temperature, top5=top5)
-        for each in ks
-    ]
+    return Neighbours(similarity, bank.labels[indices.cpu()])
+
+
+def choose_cuts(
+    bank: Bank, ks: Sequence[int], voting: Voting, generator: torch.Generator, *, metric: str, queries: str
+) -> dict[int, tuple[float, str]]:
+    """Return for every k the threshold on label scores of the highest micro-F1 among training rows, each scored by the others, and where it is from."""
+    import torch
+
+    from evalharness.numerics import best_threshold
+
+    size = len(bank.table)
+    if size == 1:
+        return dict.fromkeys(ks, (0.5, "one half, since there is one training row"))
+    at = torch.randperm(size, generator=generator)[:JUDGED].sort().values
+    near = find_neighbours(bank, bank.table.take(at.numpy()), min(max(ks), size - 1), metric=metric, queries=queries, exclude=at[:, None])
+    truth, source = bank.labels[at], f"leave-one-out over {len(at)} training rows"
+    return {k: (best_threshold(score_labels(near.first(k), voting), truth), source) for k in ks}
 
 
 def _check(fitted: Bank, weights: str, temperature: float, *, top5: bool) -> None:
@@ -116,25 +173,16 @@ def _exclusions(bank: Table, table: Table, *, leave_one_out: bool) -> torch.Tens
     return torch.from_numpy(np.where(same, own, -1))[:, None] if leave_one_out else None
 
 
-def weigh(similarity: torch.Tensor, weights: str, temperature: float) -> torch.Tensor:
-    """Return the weights (Q, K) of neighbours, nearest first: ones, or exp((s - max) / temperature), so that nothing overflows.
-
-    Source: Wu et al. 2018, equation 10.
-    """
-    import torch
-
-    return torch.ones_like(similarity) if weights == "majority" else ((similarity - similarity[:, :1]) / temperature).exp()
-
-
-def vote(similarity: torch.Tensor, labels: torch.Tensor, num_classes: int, *, weights: str, temperature: float) -> torch.Tensor:
-    """Return class scores (Q, C) of neighbours (Q, K), nearest first.
+def vote(near: Neighbours, num_classes: int, voting: Voting) -> torch.Tensor:
+    """Return class scores (Q, C).
 
     Ties in votes are broken by summed similarity, then by the smaller label.
     """
     import torch
 
+    similarity, labels = near.similarity, near.labels
     one = torch.zeros(len(labels), num_classes, dtype=torch.float64)
-    votes = one.scatter_add(1, labels, weigh(similarity, weights, temperature))
+    votes = one.scatter_add(1, labels, voting.weigh(similarity))
     summed = one.scatter_add(1, labels, similarity - similarity.amin(dim=1, keepdim=True) + 1)
     best = votes.amax(dim=1, keepdim=True)
     tied = votes >= best * (1 - TIE)
@@ -145,23 +193,15 @@ def vote(similarity: torch.Tensor, labels: torch.Tensor, num_classes: int, *, we
 
 
 def _outcome(
-    fitted: Bank,
-    table: Table,
-    similarity: torch.Tensor,
-    labels: torch.Tensor,
-    variant: dict[str, Any],
-    *,
-    weights: str,
-    temperature: float,
-    top5: bool,
+    fitted: Bank, table: Table, near: Neighbours, variant: dict[str, Any], voting: Voting, *, top5: bool, cut: tuple[float, str] | None
 ) -> Outcome:
     if fitted.kind == "class":
-        votes = vote(similarity, labels, fitted.num_classes, weights=weights, temperature=temperature)
-        columns, details = class_columns(votes, table, probabilities=weights == "temperature", top5=top5)
+        votes = vote(near, fitted.num_classes, voting)
+        columns, details = class_columns(votes, table, probabilities=voting.weights == "temperature", top5=top5)
+    elif cut is not None:
+        columns, details = _label_columns(score_labels(near, voting), table, *cut)
     else:
-        shares = weigh(similarity, weights, temperature)
-        shares /= shares.sum(dim=1, keepdim=True)
-        columns, details = (label_columns if fitted.kind == "multilabel" else number_columns)(shares, labels, table)
+        columns, details = number_columns(near, table, voting), {}
     return Outcome(item="sample", part="items", rows=table.rows, columns=columns, variant=variant, details=details)
 
 
@@ -180,28 +220,34 @@ def class_columns(votes: torch.Tensor, table: Table, *, probabilities: bool, top
     return columns, {"test_items_of_unseen_classes": unseen} if unseen else {}
 
 
-def label_columns(shares: torch.Tensor, labels: torch.Tensor, table: Table) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of neighbours with shares (Q, K) and labels (Q, K, L), and the labels that no item carries."""
+def _shares(near: Neighbours, voting: Voting) -> torch.Tensor:
+    weights = voting.weigh(near.similarity)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def score_labels(near: Neighbours, voting: Voting) -> torch.Tensor:
+    """Return the weighted share (Q, L) of the neighbours that carry each label."""
     import torch
 
+    shares = _shares(near, voting)
+    scores = torch.zeros(len(shares), near.labels.shape[2], dtype=torch.float64)
+    for at in range(shares.shape[1]):  # a neighbour at a time, since (Q, K, L) numbers are many
+        scores += shares[:, at, None] * near.labels[:, at]
+    return scores
+
+
+def _label_columns(scores: torch.Tensor, table: Table, threshold: float, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    from evalharness.numerics import label_columns
+
     truth = _target(table)
-    scores = torch.zeros(labels.shape[0], labels.shape[2], dtype=torch.float64)
-    for at in range(labels.shape[1]):  # a neighbour at a time, since (Q, K, L) numbers are many
-        scores += shares[:, at, None] * labels[:, at]
-    predicted = scores > 0.5 * (1 + TIE)  # half of all votes is no majority, however it was rounded
-    columns = {
-        "relevant": truth,
-        "label_score": scores,
-        "agreed": 2 * (predicted & truth).sum(dim=1),
-        "named": predicted.sum(dim=1) + truth.sum(dim=1),
-    }
+    details: dict[str, Any] = {"threshold": threshold, "threshold_from": source}
     assert table.target is not None
     missing = [table.target.names[at] for at in (~truth.any(dim=0)).nonzero().flatten().tolist()]
-    return columns, {"labels_without_positives": missing} if missing else {}
+    return label_columns(scores, truth, threshold), details | ({"labels_without_positives": missing} if missing else {})
 
 
-def number_columns(shares: torch.Tensor, labels: torch.Tensor, table: Table) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the true numbers and the means of those of neighbours (Q, K) with these shares.
+def number_columns(near: Neighbours, table: Table, voting: Voting) -> dict[str, Any]:
+    """Return the true numbers and the weighted means of the neighbours'.
 
     Raises:
         DataError: the target is the same in all rows.
@@ -209,7 +255,7 @@ def number_columns(shares: torch.Tensor, labels: torch.Tensor, table: Table) -> 
     truth = _target(table)
     if truth.min() == truth.max():
         raise DataError(f"the number target has the one value {truth[0]:g} in all {len(truth)} test rows: R2 and correlation are undefined")
-    return {"number": truth, "predicted_number": (shares * labels.double()).sum(dim=1)}, {}
+    return {"number": truth, "predicted_number": (_shares(near, voting) * near.labels.double()).sum(dim=1)}
 
 
 def _target(table: Table) -> torch.Tensor:
@@ -249,6 +295,7 @@ def evalharness_evaluators() -> Iterable[EvaluatorSpec]:
     yield EvaluatorSpec(
         name="knn",
         summary="Nearest neighbours: votes or means of the k most similar training rows",
+        protocol=2,
         source="Wu et al. 2018 (temperature weights); Caron et al. 2021 (k and temperature)",
         params={
             "k": (1, 5, 20),

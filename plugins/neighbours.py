@@ -109,8 +109,7 @@ def _search(table: Table, width: int, metric: str) -> tuple[np.ndarray, np.ndarr
     import torch
 
     own = torch.arange(len(table))[:, None]
-    queries = table.vectors.queries("coded")
-    found, at = table.vectors.search(queries, width, metric=metric, exclude=own.to(queries.device))
+    found, at = table.search(table, width, metric=metric, mode="coded", exclude=own)
     return (-found if metric == "l2" else found).cpu().double().numpy(), at.cpu().numpy()
 
 

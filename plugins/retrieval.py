@@ -128,25 +128,42 @@ class Search:
         return Ranking(queries=at, found=self.found[at], groups=groups, rest_rows=open_[rows], rest_documents=documents)
 
 
-def search(vectors: Vectors, queries: torch.Tensor, k: int, *, metric: str, exclude: Array | None) -> Search:
+def search(corpus: Table, asked: Table, k: int, *, metric: str, mode: str = "float32", exclude: Array | None = None) -> Search:
     """Search for one place more than k, where there are so many.
 
     Args:
-        vectors: the documents.
-        queries: (Q, D).
+        corpus: the documents.
+        asked: the Q queries.
         k: the cutoff, at most the candidates of every query.
         metric: as for ``Vectors.search``.
+        mode: as for ``Vectors.queries``.
         exclude: (Q,) int64 document to leave out for each query, -1 for none; None leaves out nothing.
+
+    Raises:
+        VectorsError: a vector cannot be searched with, or for.
     """
-    barred = np.full(len(queries), -1, dtype=np.int64) if exclude is None else exclude
-    width = min(k + 1, len(vectors) - int((barred >= 0).any()))
-    values, found = _find(vectors, queries, width, metric, barred)
-    return Search(vectors=vectors, queries=queries, k=k, metric=metric, barred=barred, values=values, found=found)
+    barred = np.full(len(asked), -1, dtype=np.int64) if exclude is None else exclude
+    queries = asked.vectors.queries(mode)
+    width = min(k + 1, len(corpus) - int((barred >= 0).any()))
+    values, found = corpus.search(asked, width, metric=metric, mode=mode, exclude=_bar(barred, queries))
+    return Search(
+        vectors=corpus.vectors,
+        queries=queries,
+        k=k,
+        metric=metric,
+        barred=barred,
+        values=values.cpu().numpy(),
+        found=found.cpu().numpy(),
+    )
+
+
+def _bar(barred: Array, queries: torch.Tensor) -> torch.Tensor | None:
+    """Return documents (Q,) to leave out, one a query, as a search takes them."""
+    return _as_tensor(barred[:, None], queries) if (barred >= 0).any() else None
 
 
 def _find(vectors: Vectors, queries: torch.Tensor, k: int, metric: str, barred: Array) -> tuple[Array, Array]:
-    exclude = _as_tensor(barred[:, None], queries) if (barred >= 0).any() else None
-    values, found = vectors.search(queries, k, metric=metric, exclude=exclude)
+    values, found = vectors.search(queries, k, metric=metric, exclude=_bar(barred, queries))
     return values.cpu().numpy(), found.cpu().numpy()
 
 
@@ -290,6 +307,7 @@ def score(
     Raises:
         DataError: there is not one set of links, a pair is judged twice, no query has a relevant document, or no cutoff fits the corpus.
         UsageError: a cutoff or ``metric`` is unknown.
+        VectorsError: a vector is not finite, or has norm 0 under cosine.
     """
     del fitted, generator, clean, base
     links = _only_links(test)
@@ -308,12 +326,11 @@ def score(
     details |= {"cutoffs_above_corpus": dropped} if dropped else {}
     near = None
     if corpus.vectors.codec is not None and exact is not None:
-        floats = exact.parts[links.source].vectors.take(scored).queries()
-        near = search(exact.parts[links.target].vectors, floats, cutoffs[-1], metric=metric, exclude=barred)
+        near = search(exact.parts[links.target], exact.parts[links.source].take(scored), cutoffs[-1], metric=metric, exclude=barred)
     columns: dict[str, Array] = {}
     # One search serves all cutoffs, unless the codec searches by itself: what that finds may depend on how much is asked for.
     for ks in [[each] for each in cutoffs] if hasattr(corpus.vectors.codec, "search") else [cutoffs]:
-        found = search(corpus.vectors, asked.vectors.take(scored).queries(queries), ks[-1], metric=metric, exclude=barred)
+        found = search(corpus, asked.take(scored), ks[-1], metric=metric, mode=queries, exclude=barred)
         columns |= _score_search(found, near, judged, ks)
         details |= {f"ties_across_{each}": int(found.is_tied(each).sum()) for each in ks}
     return [Outcome(item="query", part=links.source, rows=asked.rows[scored], columns=columns, details=details)]

@@ -328,3 +328,11 @@ def test_a_main_value_that_its_cell_does_not_have_fails_the_cell_and_says_why(tm
     assert record["status"] == "failed"
     assert record["reason"].startswith(message)
     assert cli("verify", tmp_path / "out").code == 0
+
+
+def test_an_encoder_that_changes_its_dimensions_between_splits_fails_with_both_numbers(run_tasks, write_task, tmp_path):
+    run_tasks(write_task(BASIC), encoders=["bad-width"])
+    (record,) = read(tmp_path / "out").records()
+
+    assert record["status"] == "failed"
+    assert "vectors of `items` of split `test` have 6 dimensions, those of `items` of split `train` 8;" in record["reason"]

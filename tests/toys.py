@@ -60,6 +60,7 @@ class Counting:
     def __init__(self, name="counting", scale=1.0, fault=None):
         self.name, self.scale, self.fault = name, scale, fault
         self.calls = 0
+        self.first = float(load("train").parts["items"].read(np.arange(1))[0, 0]) if fault == "width" else 0.0
         COUNTS["builds"] += 1
 
     def encode(self, batch, *, role="document", layers=None):
@@ -73,6 +74,8 @@ class Counting:
             raise ValueError("a bad batch")
         if self.fault == "shape":
             return result[:, None]
+        if self.fault == "width" and float(batch[0, 0]) != self.first:
+            return result[:, :6]
         return {layer: result + float(layer[-1]) for layer in layers} if layers else result
 
 
@@ -101,7 +104,7 @@ def evalharness_encoders():
             layers=("layer-1", "layer-2"),
             build=lambda *, device, dtype, scale, name=name: Counting(name, scale),
         )
-    for fault in ("nan", "raise", "shape"):
+    for fault in ("nan", "raise", "shape", "width"):
         yield EncoderSpec(
             name=f"bad-{fault}",
             summary="Misbehaves",

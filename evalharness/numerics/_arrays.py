@@ -111,6 +111,21 @@ def check_finite(vectors: Any, ids: Sequence[Any] | np.ndarray | None = None, wh
     require_finite(tensor if tensor.is_floating_point() else as_float(tensor), what, ids)
 
 
+def check_directions(vectors: Any, ids: Sequence[Any] | np.ndarray | None = None, what: str = "vectors") -> None:
+    """Refuse vectors that are not finite, or have norm 0 and so no direction.
+
+    Args:
+        vectors: (N, D) tensor or array of any float type.
+        ids: (N,) names for the message; None names positions.
+        what: what to call the vectors.
+
+    Raises:
+        VectorsError: the shape is not (N, D), or there is such a row; at most ten are named.
+    """
+    check_finite(vectors, ids, what)
+    require_directions(row_norms(as_tensor(vectors)), what, ids)
+
+
 def normalise_rows(vectors: Any, ids: Sequence[Any] | np.ndarray | None = None, what: str = "vectors") -> Any:
     """Scale rows to unit length.
 

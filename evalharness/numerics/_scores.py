@@ -19,10 +19,11 @@ _ROUNDING = {"highest": 2.0**-24, "high": 2.0**-10, "medium": 2.0**-7}
 
 @dataclass(slots=True)
 class Gallery:
-    """Read rows of a tensor, an array or a memory map, block by block, onto one device."""
+    """Read rows of a tensor, an array or a memory map, block by block, onto one device; ``ids`` name them in messages."""
 
     rows: Any
     device: torch.device
+    ids: Any | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,12 +55,13 @@ class Scorer:
     centre: torch.Tensor | None
     largest: torch.Tensor
 
-    def prepare(self, block: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Check gallery rows and return them ready for the product, float32, with half their squared norms for l2."""
-        require_finite(block, "gallery", offset=offset, bounded=self.metric != "cosine")
+    def prepare(self, block: torch.Tensor, offset: int, ids: Any | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Check gallery rows and return them ready for the product, float32, with half their squared norms for l2; ``ids`` are those of the gallery."""
+        own = None if ids is None else ids[offset : offset + len(block)]
+        require_finite(block, "gallery", own, offset, bounded=self.metric != "cosine")
         if self.metric == "cosine":
             norms = row_norms(block)
-            require_directions(norms, "gallery", offset=offset)
+            require_directions(norms, "gallery", own, offset)
             self.largest = torch.ones_like(self.largest)
             return block.to(torch.float32) * (1 / norms).to(torch.float32)[:, None], None
         moved = block if self.centre is None else block - self.centre.to(block.dtype)
@@ -97,8 +99,8 @@ class Scorer:
         return (self.norms.square()[:, None] - values.square()) / 2 if self.metric == "l2" else values
 
 
-def make_scorer(queries: torch.Tensor, gallery: Gallery, metric: str) -> Scorer:
-    """Prepare queries (Q, D), finite and float32 or float64, for a metric.
+def make_scorer(queries: torch.Tensor, gallery: Gallery, metric: str, ids: Any | None = None) -> Scorer:
+    """Prepare queries (Q, D), finite and float32 or float64, for a metric; ``ids`` name them in messages.
 
     Raises:
         VectorsError: a query has norm 0 under cosine.
@@ -107,7 +109,7 @@ def make_scorer(queries: torch.Tensor, gallery: Gallery, metric: str) -> Scorer:
     norms = row_norms(queries)
     centre = None
     if metric == "cosine":
-        require_directions(norms, "queries")
+        require_directions(norms, "queries", ids)
         exact = exact / norms[:, None]
         norms = torch.ones_like(norms)
     if metric == "l2":

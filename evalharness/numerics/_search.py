@@ -27,7 +27,15 @@ _CACHE_BYTES = 2**24
 
 
 def top_k(
-    queries: Any, gallery: Any, k: int, *, metric: str = "cosine", exclude: Any | None = None, block_bytes: int | None = None
+    queries: Any,
+    gallery: Any,
+    k: int,
+    *,
+    metric: str = "cosine",
+    exclude: Any | None = None,
+    block_bytes: int | None = None,
+    query_ids: Any | None = None,
+    gallery_ids: Any | None = None,
 ) -> tuple[Any, Any]:
     """Return the k nearest gallery rows of each query, nearest first.
 
@@ -45,6 +53,8 @@ def top_k(
         metric: ``cosine``, ``dot``, or ``l2`` for Euclidean distances.
         exclude: (Q, X) int64 positions in the gallery that a query must not find; -1 for none.
         block_bytes: memory for one block of scores; default 32 MiB, on a GPU 512 MiB.
+        query_ids: (Q,) names of the queries for messages; None names positions.
+        gallery_ids: (N,) names of the gallery's rows.
 
     Returns:
         Values (Q, k) float32 and positions (Q, k) int64, of the queries' kind and device.
@@ -63,12 +73,12 @@ def top_k(
     require_matrix(own, "queries")
     if len(gallery.shape) != 2 or gallery.shape[1] != own.shape[1]:
         raise VectorsError(f"`gallery` must have shape (rows, {own.shape[1]}) like `queries`, got {tuple(gallery.shape)}")
-    require_finite(own, "queries", bounded=metric != "cosine")
+    require_finite(own, "queries", query_ids, bounded=metric != "cosine")
     barred = _check_candidates(exclude, len(own), len(gallery), k, own.device)
-    rows = Gallery(gallery, own.device)
+    rows = Gallery(gallery, own.device, gallery_ids)
     if not len(own):
         return as_kind(own.new_empty((0, k), dtype=torch.float32), queries), as_kind(own.new_empty((0, k), dtype=torch.int64), queries)
-    scorer = make_scorer(own, rows, metric)
+    scorer = make_scorer(own, rows, metric, query_ids)
     bytes_a_block = block_bytes or (512 if own.is_cuda else 32) * 2**20
     scores, found = _scan(scorer, rows, min(len(rows), k + max(_SPARE, k // 16)), barred, bytes_a_block)
     values, order = _rescore(scorer, rows, scores, found, k, bytes_a_block)
@@ -123,7 +133,7 @@ def _scan(scorer: Scorer, rows: Gallery, keep: int, barred: torch.Tensor | None,
         for first, last in shares
     ]
     for start, stop in _growing_spans(len(rows), max(_FIRST_WIDTH, 2 * keep), width):
-        block, half_norms = scorer.prepare(rows.read(start, stop), start)
+        block, half_norms = scorer.prepare(rows.read(start, stop), start, rows.ids)
 
         def take_in(share: _Lists, block: torch.Tensor = block, half_norms: torch.Tensor | None = half_norms, start: int = start) -> None:
             share.take_in(block, half_norms, start)

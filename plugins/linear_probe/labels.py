@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,28 +28,20 @@ class LabelProbe(LinearMap):
 
     def score(self, table: Table) -> Outcome:
         """Return the labels and their log odds of every row, and its counts for micro-F1."""
-        odds, truth = self.outputs(table.vectors.dense()).cpu(), rows_of(table).targets.cpu()
-        columns, details = label_columns(odds, truth, self.threshold, target_of(table).names)
         stuck = self.details["labels_not_converged"]
         status: Status = "not_converged" if stuck else "measured"
         reason = f"{stuck} labels had not converged after the last iteration" if stuck else None
-        facts = {**self.details, **details}
-        return Outcome(item="sample", part="items", rows=table.rows, columns=columns, details=facts, status=status, reason=reason)
+        return replace(label_outcome(self.outputs(table.vectors.dense()), table, self.threshold, self.details), status=status, reason=reason)
 
 
-def label_columns(
-    scores: torch.Tensor, truth: torch.Tensor, threshold: float, names: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns that the metrics of labels are made from, and the labels that no row carries."""
-    predicted = scores > threshold
-    missing = [names[at] for at in (~truth.any(dim=0)).nonzero().flatten().tolist()]
-    columns = {
-        "relevant": truth,
-        "label_score": scores,
-        "agreed": 2 * (predicted & truth).sum(dim=1),
-        "named": predicted.sum(dim=1) + truth.sum(dim=1),
-    }
-    return columns, {"labels_without_positives": missing} if missing else {}
+def label_outcome(scores: torch.Tensor, table: Table, threshold: float, details: dict[str, Any]) -> Outcome:
+    """Return the outcome of scores (N, L), with the labels that no row carries among its details."""
+    from evalharness.numerics import label_columns
+
+    truth = rows_of(table).targets.cpu()
+    missing = [target_of(table).names[at] for at in (~truth.any(dim=0)).nonzero().flatten().tolist()]
+    facts = {**details, "labels_without_positives": missing} if missing else details
+    return Outcome(item="sample", part="items", rows=table.rows, columns=label_columns(scores.cpu(), truth, threshold), details=facts)
 
 
 def fit_labels(rows: tuple[Rows, Rows | None, Rows | None], penalties: Sequence[float], *, scale: str, **limits: Any) -> LabelProbe:
@@ -86,22 +78,10 @@ def fit_labels(rows: tuple[Rows, Rows | None, Rows | None], penalties: Sequence[
 def _judge(path: Any, vectors: torch.Tensor, truth: torch.Tensor) -> tuple[int, tuple[float, float]]:
     """Return the position of the highest macro average precision, its value, and the best threshold there; the stronger penalty wins a tie."""
     from evalharness import stats
+    from evalharness.numerics import best_threshold
 
     odds, carried = path.logits(vectors).cpu(), truth.cpu()
     weights = np.ones((1, len(carried)))
     values = [float(stats.macro_average_precision(carried.numpy(), each.numpy(), weights)[0]) for each in odds]
     best = int(np.nanargmax(values)) if np.isfinite(values).any() else 0
     return best, (values[best], best_threshold(odds[best], carried))
-
-
-def best_threshold(scores: torch.Tensor, truth: torch.Tensor) -> float:
-    """Return the threshold on scores (N, L), one for all labels, of the highest micro-F1; half way to the next lower score."""
-    import torch
-
-    flat, order = scores.flatten().double().sort(descending=True)
-    hits = truth.flatten()[order].cumsum(0).double()
-    f1 = 2 * hits / (torch.arange(1, len(flat) + 1, dtype=torch.float64) + truth.sum())
-    ends = torch.cat([flat[1:] < flat[:-1], torch.tensor([True])])
-    best = int(torch.where(ends, f1, -1.0).argmax())
-    below = flat[best + 1] if best + 1 < len(flat) else flat[best] - 1
-    return float((flat[best] + below) / 2)

@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from evalharness import Column
-from evalharness.errors import DataError, UsageError
+from evalharness.errors import DataError, UsageError, VectorsError
 from evalharness.plugins import knn
 from evalharness.testing import check_evaluator, metric_values, sample_tables
 from evalharness.types import Side
@@ -35,18 +35,20 @@ def test_temperature_weights_of_the_reference():
     """METRICS 2.1: similarities .9, .8, .75 with labels 0, 1, 1 at T = .07 give class 0 a share of .736936; the majority says 1."""
     similarity = torch.tensor([[0.9, 0.8, 0.75]], dtype=torch.float64)
     labels = torch.tensor([[0, 1, 1]])
-    weighted = knn.vote(similarity, labels, 2, weights="temperature", temperature=0.07)
-    majority = knn.vote(similarity, labels, 2, weights="majority", temperature=0.07)
+    near = knn.Neighbours(similarity, labels)
+    weighted = knn.vote(near, 2, knn.Voting("temperature", 0.07))
+    majority = knn.vote(near, 2, knn.Voting("majority", 0.07))
 
     assert float(weighted[0, 0] / weighted.sum()) == pytest.approx(0.736936, abs=1e-6)
     assert majority.argmax().item() == 1
     # Ours are divided by the largest, so that nothing overflows.
-    weights = knn.weigh(similarity, "temperature", 0.07)[0] * 383518.39
+    weights = knn.Voting("temperature", 0.07).weigh(similarity)[0] * 383518.39
     assert weights.tolist() == pytest.approx([383518.39, 91910.58, 44994.06], rel=1e-6)
 
 
 def test_a_small_temperature_does_not_overflow():
-    votes = knn.vote(torch.ones(1, 2, dtype=torch.float64), torch.tensor([[1, 1]]), 2, weights="temperature", temperature=1e-4)
+    near = knn.Neighbours(torch.ones(1, 2, dtype=torch.float64), torch.tensor([[1, 1]]))
+    votes = knn.vote(near, 2, knn.Voting("temperature", 1e-4))
 
     assert torch.isfinite(votes).all()
 
@@ -60,7 +62,8 @@ def test_a_small_temperature_does_not_overflow():
     ],
 )
 def test_vote_ties_go_to_summed_similarity_then_the_smaller_label(similarity, labels, winner):
-    votes = knn.vote(torch.tensor([similarity], dtype=torch.float64), torch.tensor([labels]), 2, weights="majority", temperature=1)
+    near = knn.Neighbours(torch.tensor([similarity], dtype=torch.float64), torch.tensor([labels]))
+    votes = knn.vote(near, 2, knn.Voting("majority", 1))
 
     assert votes.argmax().item() == winner
 
@@ -108,7 +111,7 @@ def test_temperature_votes_and_their_log_loss_agree_with_scikit_learn(tables, k)
 
 def test_log_loss_of_the_reference(tables):
     similarity = torch.tensor([[0.9, 0.8, 0.75]], dtype=torch.float64)
-    votes = knn.vote(similarity, torch.tensor([[0, 1, 1]]), 2, weights="temperature", temperature=0.07)
+    votes = knn.vote(knn.Neighbours(similarity, torch.tensor([[0, 1, 1]])), 2, knn.Voting("temperature", 0.07))
     for code, expected in ((0, 0.305254), (1, 1.335358), (2, 27.631021)):  # the last class is not in the bank
         table = tables[1].take(np.array([0]))
         table.target.values[:] = code
@@ -148,18 +151,46 @@ def test_labels_score_the_weighted_share_of_neighbours(tables, registry):
     share, truth = model.fit(model._fit_X, tables[0].target.values.astype(float)).predict(vectors), tables[1].target.values
 
     np.testing.assert_allclose(outcome.columns["label_score"], share, atol=1e-4)
-    np.testing.assert_array_equal(outcome.columns["agreed"], 2 * ((share > 0.5) & truth).sum(axis=1))
-    np.testing.assert_array_equal(outcome.columns["named"], (share > 0.5).sum(axis=1) + truth.sum(axis=1))
-    assert outcome.details == {"labels_without_positives": ["d"]}
+    threshold = outcome.details["threshold"]
+    np.testing.assert_array_equal(outcome.columns["agreed"], 2 * ((share > threshold) & truth).sum(axis=1))
+    np.testing.assert_array_equal(outcome.columns["named"], (share > threshold).sum(axis=1) + truth.sum(axis=1))
+    assert outcome.details["labels_without_positives"] == ["d"]
     assert {metric.name for metric, _ in metric_values(registry.get("evaluator", "knn"), outcome)} == {"mean_average_precision", "micro_f1"}
 
 
-def test_half_of_the_votes_names_no_label(tables):
-    tables = with_targets(tables, "multilabel", make_labels, names=("a", "b", "c", "d"))
-    (outcome,) = run(*tables, k=2, weights="majority")
-    named = outcome.columns["named"] - outcome.columns["relevant"].sum(dim=1)
+@pytest.mark.parametrize("weights", ["majority", "temperature"])
+def test_labels_are_named_above_the_threshold_of_the_best_micro_f1_among_training_rows_scored_by_the_others(tables, weights):
+    train, test = with_targets(tables, "multilabel", make_labels, names=("a", "b", "c", "d"))
+    (outcome,) = run(train, test, k=5, weights=weights)
+    (own,) = run(train, train, k=5, weights=weights, leave_one_out=True)
+    scores, truth = np.asarray(own.columns["label_score"]), train.target.values
 
-    assert torch.equal(named, (outcome.columns["label_score"] == 1).sum(dim=1))
+    def micro_f1(threshold):
+        named = scores > threshold
+        return 2 * (named & truth).sum() / (named.sum() + truth.sum())
+
+    threshold = outcome.details["threshold"]
+    assert micro_f1(threshold) == max(micro_f1(each) for each in np.unique(scores) - 1e-12)
+    assert outcome.details["threshold_from"] == f"leave-one-out over {len(train)} training rows"
+    assert own.details["threshold"] == threshold
+
+
+def test_a_bank_of_one_row_names_labels_above_one_half(tables):
+    train, test = with_targets(tables, "multilabel", make_labels, names=("a", "b", "c", "d"))
+    (outcome,) = run(train.take(np.array([0])), test, k=1)
+
+    assert outcome.details["threshold"] == 0.5
+    assert outcome.details["threshold_from"] == "one half, since there is one training row"
+
+
+@pytest.mark.parametrize(("side", "what"), [(0, "gallery"), (1, "queries")])
+def test_vectors_without_direction_are_named_by_id(tables, side, what):
+    vectors = tables[side].vectors.dense().clone()
+    vectors[3] = 0
+    tables[side].vectors = CodedVectors(vectors, ids=tables[side].ids)
+
+    with pytest.raises(VectorsError, match=f"`{what}` cannot be normalised, got norm 0 in id {tables[side].ids[3]}"):
+        run(*tables, k=1)
 
 
 def test_top5_is_for_classes(tables):

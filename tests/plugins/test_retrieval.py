@@ -245,7 +245,8 @@ def test_ties_followed_by_score_are_those_found_by_search(monkeypatch, metric, e
     rng = np.random.default_rng(5)
     corpus = torch.as_tensor(rng.integers(-1, 2, (150, 3)) * 0.3 + 0.1, dtype=torch.float32)
     own = rng.integers(-1, 150, 12)
-    found = retrieval.search(code_vectors(corpus, None, "cosine"), corpus[:12], 10, metric=metric, exclude=own)
+    documents = Table(vectors=code_vectors(corpus, None, "cosine"), ids=np.arange(150).astype(str), rows=np.arange(150))
+    found = retrieval.search(documents, documents.take(np.arange(12)), 10, metric=metric, exclude=own)
     at = np.flatnonzero(found.is_tied(10))
     assert len(at) > 3
     by_score, by_search = (
