@@ -236,7 +236,10 @@ def _cloud_estimate(metric: MetricInfo, items: Items, level: float) -> Estimate:
     value = value_of(metric, items)
     replicates = items.replicates.get(metric.name)
     n = len(items.rows)
-    if replicates is None or metric.interval == "none":
+    if metric.interval == "none":
         return Estimate(value=value, interval=nothing(n), scope=None, n=n, n_units=n)
+    if replicates is None:
+        return Estimate(value=value, interval=nothing(n), scope=None, n=n, n_units=n, reason=f"{n} items: too few for half-samples")
     interval = stats.half_sample(value, replicates, level, low=metric.low, high=metric.high)
-    return Estimate(value=value, interval=interval, scope=scope_of(items), n=n, n_units=n)
+    reason = None if math.isfinite(interval.low) else "the statistic does not vary, or is undefined in too many half-samples"
+    return Estimate(value=value, interval=interval, scope=scope_of(items), n=n, n_units=n, reason=reason)

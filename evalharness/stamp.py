@@ -161,6 +161,9 @@ def _check_samples(where: str, samples: Any) -> None:
             raise DataError(f"{where}: column `{name}` has {len(column)} values for {samples.size} samples")
         if column.kind == "class" and len(column) and int(column.values.max()) >= len(column.names):
             raise DataError(f"{where}: column `{name}` has code {int(column.values.max())} but {len(column.names)} names")
+        if column.kind == "number" and np.isinf(column.values).any():
+            bad = samples.ids[np.flatnonzero(np.isinf(column.values))[0]]
+            raise DataError(f"{where}: number column `{name}` has infinite values, id {bad} first; NaN stands for a missing one")
 
 
 # --- stamps on disk -----------------------------------------------------------------------------------------------

@@ -68,7 +68,9 @@ class TableMaker:
     def _check_dimensions(self, size: int, where: str) -> None:
         known, first = self._seen = self._seen or (size, where)
         if size != known:
-            raise VectorsError(f"vectors of {where} have {size} dimensions, those of {first} {known}; an encoder gives all items of a task the same number")
+            raise VectorsError(
+                f"vectors of {where} have {size} dimensions, those of {first} {known}; an encoder gives all items of a task the same number"
+            )
 
     def table(self, plan: TablePlan, codec: Codec | None, codec_name: str, target: str | None, names: tuple[str, ...] | None) -> Table:
         """Return a table with its target in the vocabulary ``names`` of a fit, or in that of the data set; the last few are kept."""

@@ -270,7 +270,7 @@ def class_column(values: Iterable[Any]) -> Column:
 
 
 def number_column(values: Iterable[Any]) -> Column:
-    """Make a number column; None becomes NaN."""
+    """Make a number column; None becomes NaN, which stands for a missing value."""
     return Column(kind="number", values=np.array([np.nan if value is None else value for value in values], dtype=np.float64))
 
 

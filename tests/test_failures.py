@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evalharness.errors import StoreError
+from evalharness import Samples, number_column
+from evalharness.errors import DataError, StoreError
 from evalharness.records import score_digest
+from evalharness.stamp import _check_samples
 from evalharness.store import ResultsReader, ViewCache
 
 TASKS = Path(__file__).parent / "tasks"
@@ -113,6 +115,19 @@ def test_unlabelled_rows_are_dropped_and_counted(run_tasks, write_task, tmp_path
     (run,) = read(tmp_path / "out").runs
     assert run.units[0]["details"]["rows_without_label"] == 29
     assert next(record for record in run.records if record["main"])["n"] == 200 - 29
+
+
+def test_infinite_numbers_in_a_column_are_refused_and_named():
+    samples = Samples(
+        modality="text",
+        size=3,
+        read=lambda at: [""] * len(at),
+        ids=np.array(["a", "b", "c"]),
+        columns={"age": number_column([1, None, np.inf])},
+        fingerprint="",
+    )
+    with pytest.raises(DataError, match="toy: number column `age` has infinite values, id c first; NaN stands for a missing one"):
+        _check_samples("toy", samples)
 
 
 def test_a_class_unseen_in_training_is_a_counted_miss(run_tasks, write_task, tmp_path):

@@ -233,3 +233,18 @@ def test_resamples_that_lie_beside_the_value_make_no_interval():
     assert found.value == pytest.approx(2 / 17)
     assert np.isnan(found.interval.low)
     assert "not about the value" in found.reason
+
+
+# --- statistics of the whole cloud --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("replicates", "reason"),
+    [({}, "3 items: too few for half-samples"), ({"hubness": np.full(50, np.nan)}, "the statistic does not vary, or is undefined")],
+)
+def test_a_cloud_without_interval_says_why(replicates, reason):
+    metric = MetricInfo(name="hubness", reduce=None, low=float("-inf"), high=float("inf"), interval="half-sample")
+    found = estimate_of(metric, {"x": np.zeros(3)}, scalars={"hubness": 1.0}, replicates=replicates)
+
+    assert math.isnan(found.interval.low)
+    assert reason in found.reason

@@ -17,10 +17,25 @@ _LARGEST, _SMALLEST = 1e17, 1e-17
 
 
 def as_tensor(values: Any, device: torch.device | None = None) -> torch.Tensor:
-    """Return ``values`` as a tensor without a gradient, sharing memory where it can; read-only arrays are copied."""
+    """Return ``values`` as a tensor without a gradient, sharing memory where it can; read-only arrays are copied.
+
+    Raises:
+        VectorsError: they are no real numbers, or rows are of unequal length.
+    """
     if isinstance(values, torch.Tensor):
+        if values.is_complex():
+            raise VectorsError(f"expected real numbers, got a tensor of {values.dtype} of shape {tuple(values.shape)}")
         return values.detach() if device is None else values.detach().to(device)
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise VectorsError(f"expected rows of equal length, got {type(values).__name__}: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise VectorsError(f"expected real numbers, got an array of {array.dtype} of shape {array.shape}")
+    if array.dtype.itemsize > 8:  # an extended precision that torch does not know
+        array = array.astype(np.float64)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array).to(device)

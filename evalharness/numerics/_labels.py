@@ -25,7 +25,9 @@ def best_threshold(scores: Any, truth: Any) -> float:
     """
     flat, carried = as_tensor(scores).flatten().double(), as_tensor(truth).flatten()
     if flat.shape != carried.shape or not len(flat):
-        raise UsageError(f"`scores` and `truth` must have one shape (N, L) and an entry, got {tuple(scores.shape)} and {tuple(truth.shape)}")
+        raise UsageError(
+            f"`scores` and `truth` must have one shape (N, L) and an entry, got {tuple(scores.shape)} and {tuple(truth.shape)}"
+        )
     flat, order = flat.sort(descending=True)
     hits = carried[order].cumsum(0).double()
     named = torch.arange(1, len(flat) + 1, dtype=torch.float64, device=flat.device)

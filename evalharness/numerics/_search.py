@@ -64,7 +64,7 @@ def top_k(
         VectorsError: shapes do not fit, a row is not finite, or a row has norm 0 under cosine.
         DataError: fewer than k rows remain after exclusion.
     """
-    gallery = gallery if hasattr(gallery, "shape") else np.asarray(gallery)
+    gallery = gallery if hasattr(gallery, "shape") else as_tensor(gallery)
     if metric not in METRICS:
         raise UsageError(unknown_name("metric", metric, METRICS))
     own = as_float(

@@ -38,7 +38,7 @@ def check_features(features: Any) -> Rows:
     Raises:
         VectorsError: they have a wrong shape or are not finite.
     """
-    given = features if isinstance(features, (torch.Tensor, np.memmap)) else as_tensor(features)
+    given = features if isinstance(features, np.memmap) else as_tensor(features)
     if given.ndim not in (2, 3) or not given.shape[-1]:
         raise VectorsError(f"`features` must have shape (rows, dimensions) or (tasks, rows, dimensions), got {tuple(given.shape)}")
     rows = Rows(given, given.device if isinstance(given, torch.Tensor) else torch.device("cpu"))

@@ -31,7 +31,9 @@ class LabelProbe(LinearMap):
         stuck = self.details["labels_not_converged"]
         status: Status = "not_converged" if stuck else "measured"
         reason = f"{stuck} labels had not converged after the last iteration" if stuck else None
-        return replace(label_outcome(self.outputs(table.vectors.dense()), table, self.threshold, self.details), status=status, reason=reason)
+        return replace(
+            label_outcome(self.outputs(table.vectors.dense()), table, self.threshold, self.details), status=status, reason=reason
+        )
 
 
 def label_outcome(scores: torch.Tensor, table: Table, threshold: float, details: dict[str, Any]) -> Outcome:

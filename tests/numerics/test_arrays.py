@@ -59,3 +59,30 @@ def test_magnitudes_whose_squares_are_no_float32_are_refused(work, factor):
     work(rows)
     with pytest.raises(VectorsError, match=r"float32 cannot hold: multiply all vectors by one factor"):
         work(rows * np.float32(factor))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "expected rows of equal length, got list"),
+        ([["a", "b"]], "expected real numbers, got an array of <U1 of shape"),
+        (np.array([[None, 1.0]]), "expected real numbers, got an array of object"),
+        (np.ones((3, 2), dtype=complex), "expected real numbers, got an array of complex128"),
+        (torch.ones(3, 2, dtype=torch.complex64), "expected real numbers, got a tensor of torch.complex64"),
+    ],
+)
+@pytest.mark.parametrize(
+    "work",
+    [normalise_rows, lambda given: numerics.top_k(given, given, 1), numerics.uniformity],
+    ids=["normalise_rows", "top_k", "uniformity"],
+)
+def test_what_is_no_matrix_of_real_numbers_is_refused_in_our_words(work, vectors, message):
+    with pytest.raises(VectorsError, match=message):
+        work(vectors)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble, np.float16, np.uint8, np.int32])
+def test_numbers_of_every_width_and_byte_order_are_taken(dtype):
+    vectors = np.array([[3, 4], [4, 3], [1, 0]]).astype(dtype)
+    np.testing.assert_allclose(normalise_rows(vectors)[0], [0.6, 0.8], rtol=1e-6)
+    assert numerics.top_k(vectors, vectors, 2)[1].tolist() == [[0, 1], [1, 0], [2, 1]]
