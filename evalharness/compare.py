@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -192,8 +192,8 @@ def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:
 # --- one pair of records ------------------------------------------------------------------------------------------
 
 
-def compare_records(evidence: Evidence, one: Record, other: Record, num_items: int = 0) -> Comparison:
-    """Compare two records; what must not be compared is refused with the reason."""
+def compare_records(evidence: Evidence, one: Record, other: Record, num_items: int = 0, *, apart: Collection[str] = ()) -> Comparison:
+    """Compare two records; what must not be compared is refused with the reason, but for fields that are meant to be ``apart``."""
     row = Comparison(
         suite=one["suite"],
         task=one["task"],
@@ -205,7 +205,7 @@ def compare_records(evidence: Evidence, one: Record, other: Record, num_items: i
         test="",
         p=math.nan,
     )
-    row.refused = refusal(one, other)
+    row.refused = refusal(one, other, apart)
     if row.refused is None:
         try:
             sides = [evidence.basis(one), evidence.basis(other)]
@@ -228,11 +228,11 @@ def _no_estimate(value: float) -> Estimate:
     return Estimate(value=value, interval=nothing(0), scope=None, n=0, n_units=0)
 
 
-def refusal(one: Record, other: Record) -> str | None:
-    """Return why two records must not be compared, naming the field that differs."""
+def refusal(one: Record, other: Record, apart: Collection[str] = ()) -> str | None:
+    """Return why two records must not be compared, naming the field that differs and is not meant to be ``apart``."""
     for name in ("task", "metric", *COMPARED, "evaluator", "params", "target", "fit", "shift", "severity", "codec", "statistic", "over"):
         values = field_of(one, name), field_of(other, name)
-        if values[0] != values[1]:
+        if values[0] != values[1] and name not in apart:
             return f"`{name}` differs: {_short(values[0])} and {_short(values[1])}"
     bad = next((record for record in (one, other) if record["status"] != "measured"), None)
     return None if bad is None else f"`{label_of(bad)}` is {bad['status'].replace('_', ' ')}"

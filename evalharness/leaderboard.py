@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,21 +87,18 @@ def _ledger(
     reference: str | None,
     registry: Callable[[], Registry] | None,
 ) -> Board:
+    from evalharness.compare import compare_records
+    from evalharness.evidence import Evidence
     from evalharness.ledger import ledger_tables
 
     check_fields(where)
     kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where)]
-    pair = None
-    if reference is not None:
-        from evalharness.compare import compare_records
-        from evalharness.evidence import Evidence
+    evidence = Evidence(folders, registry)
 
-        evidence = Evidence(folders, registry)
+    def pair(one: Record, other: Record, apart: Collection[str]) -> Comparison:
+        return compare_records(evidence, one, other, apart=apart)
 
-        def pair(one: Record, other: Record) -> Comparison:
-            return compare_records(evidence, one, other)
-
-    tables = list(ledger_tables(kept, reference, pair))
+    tables = list(ledger_tables(kept, pair, reference))
     if not tables:
         raise DataError("no task here has a probe on several targets; name them as a list under `data.target`")
     return Board(tables=tables)

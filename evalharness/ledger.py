@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 # What is 0 for a readout that knows nothing and 1 for a perfect one; average precision has the share of positives for chance.
 NORMALISED = {"accuracy_above_majority": "above chance", "r2": "R2", "mean_average_precision": "average precision"}
-Pair = Callable[[Record, Record], "Comparison"]
+LINEAR, HIDDEN = "linear-probe", "mlp-probe"
+Pair = Callable[[Record, Record, Collection[str]], "Comparison"]  # two records, and the fields in which they may differ
 Row = tuple[str, str]  # an encoder and its probe
 
 
-def ledger_tables(records: Sequence[Record], reference: str | None = None, pair: Pair | None = None) -> Iterator[BoardTable]:
-    """Yield, for each task with several targets, probes of encoders against targets; with a reference, the paired differences to it too.
+def ledger_tables(records: Sequence[Record], pair: Pair, reference: str | None = None) -> Iterator[BoardTable]:
+    """Yield, for each task with several targets, probes of encoders against targets, and what a hidden layer adds; with a reference, the differences to it too.
 
     Args:
         records: the records of several encoders.
+        pair: compares two records on the same test items.
         reference: the label of the encoder that others are compared with.
-        pair: compares two records; asked for where there is a reference.
 
     Raises:
         DataError: the reference is not among the encoders.
@@ -44,7 +45,10 @@ def ledger_tables(records: Sequence[Record], reference: str | None = None, pair:
         if len(targets) < 2:
             continue
         yield _scores(task, own, targets)
-        if reference is not None and pair is not None:
+        gains = _gains(task, own, targets, pair)
+        if gains is not None:
+            yield gains
+        if reference is not None:
             yield _differences(task, own, targets, reference, pair)
 
 
@@ -97,7 +101,6 @@ def _scores(task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets:
     notes = [
         "0 is what the commonest class, or the mean, gives, 1 is perfect; for several labels 0 is no chance level: average precision of chance is their share.",
         *_fit_notes(cells),
-        *_readings(rows, targets),
         *interval_notes(records),
     ]
     found = [BoardRow(encoder=" · ".join(row), scores=scores, ranked=True) for row, scores in rows.items()]
@@ -119,24 +122,34 @@ def _heading(target: str, records: Sequence[Record]) -> str:
     return f"{target}\n{NORMALISED[first['metric']]}\nn = {'/'.join(map(str, sizes))}"
 
 
-def _readings(rows: dict[Row, dict[str, Score]], targets: Sequence[str]) -> Iterator[str]:
-    """Yield what a linear and a hidden-layer probe say together: what only the latter reads is there, but not linearly."""
-    for (encoder, probe), scores in rows.items():
-        hidden = rows.get((encoder, "mlp-probe"), {})
-        for target in targets if probe == "linear-probe" else ():
-            linear, other = scores.get(target), hidden.get(target)
-            if linear is None or other is None or linear.value is None or other.value is None:
-                continue
-            # A score without an interval does not vary over resamples.
-            if (other.value if other.low is None else other.low) > (linear.value if linear.high is None else linear.high):
-                values = f"{number(linear.value)} linear, {number(other.value)} with a hidden layer"
-                yield f"{encoder}: `{target}` is there, but not linearly ({values})."
+def _gains(task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets: Sequence[str], pair: Pair) -> BoardTable | None:
+    """Return by how much the probe with a hidden layer beats the linear one of the same encoder; None where no encoder has both."""
+    found: dict[str, dict[str, Comparison]] = {}
+    for (encoder, probe), own in cells.items():
+        linear = cells.get((encoder, LINEAR), {}) if probe == HIDDEN else {}
+        for target, record in own.items():
+            if target in linear and record["value"] is not None and linear[target]["value"] is not None:
+                found.setdefault(encoder, {})[target] = pair(record, linear[target], ("evaluator", "params", "protocols"))
+    if not found:
+        return None
+    table = _difference_table(f"{task[0] or 'single tasks'} · {task[1]} · ledger, what a hidden layer adds", found, targets)
+    table.notes += _readings(found, targets)
+    return table
+
+
+def _readings(found: dict[str, dict[str, Comparison]], targets: Sequence[str]) -> Iterator[str]:
+    """Yield what only a probe with a hidden layer reads: it is there, but not linearly."""
+    for encoder, rows in found.items():
+        for target in targets:
+            if target in rows and rows[target].verdict == "first":
+                values = f"{number(rows[target].second)} linear, {number(rows[target].first)} with a hidden layer"
+                yield f"{encoder}: some of `{target}` is there, but not linearly ({values})."
 
 
 def _differences(
     task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets: Sequence[str], reference: str, pair: Pair
 ) -> BoardTable:
-    found: dict[Row, dict[str, Comparison]] = {}
+    found: dict[str, dict[str, Comparison]] = {}
     for (encoder, probe), own in cells.items():
         if any(own_params(record).get("control", "none") != "none" for record in own.values()):
             continue  # a control is held against chance, not against that of another encoder
@@ -144,14 +157,18 @@ def _differences(
         for target, record in own.items():
             other = base.get(target)
             if encoder != reference and other is not None and record["value"] is not None and other["value"] is not None:
-                found.setdefault((encoder, probe), {})[target] = pair(record, other)
+                found.setdefault(f"{encoder} · {probe}", {})[target] = pair(record, other, ())
+    return _difference_table(f"{task[0] or 'single tasks'} · {task[1]} · ledger, difference to {reference}", found, targets)
+
+
+def _difference_table(title: str, found: dict[str, dict[str, Comparison]], targets: Sequence[str]) -> BoardTable:
+    """Return a table of differences, by row and target, tested together."""
     _adjust([row for rows in found.values() for row in rows.values() if row.refused is None])
     rows = [
-        BoardRow(encoder=" · ".join(row), scores={target: _difference_score(each) for target, each in scores.items()}, ranked=True)
-        for row, scores in found.items()
+        BoardRow(encoder=name, scores={target: _difference_score(each) for target, each in scores.items()}, ranked=True)
+        for name, scores in found.items()
     ]
     notes = ["Paired differences on the same test items; * where the difference stands at 5 % after Holm's correction over the table."]
-    title = f"{task[0] or 'single tasks'} · {task[1]} · ledger, difference to {reference}"
     return BoardTable(title=title, columns={target: target for target in targets}, rows=rows, notes=notes)
 
 

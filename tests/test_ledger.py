@@ -48,7 +48,7 @@ def folder(tmp_path, cli):
 def test_a_ledger_of_two_encoders(folder, cli):
     ran = cli("leaderboard", folder, "--by", "target", "--reference", "identity", "--format", "json")
     assert ran.code == 0, ran.err
-    scores, differences = json.loads(ran.out)
+    scores, gains, differences = json.loads(ran.out)
     rows = {row["encoder"]: {target: cell["value"] for target, cell in row["scores"].items()} for row in scores["rows"]}
 
     assert list(scores["columns"]) == ["sign", "distance", "exclusive"]
@@ -57,7 +57,19 @@ def test_a_ledger_of_two_encoders(folder, cli):
     assert rows["identity · linear-probe"]["distance"] > 0.9
     assert rows["identity · linear-probe"]["exclusive"] < 0.2 < 0.6 < rows["identity · mlp-probe"]["exclusive"]
     assert rows["identity · linear-probe, shuffled labels"]["sign"] < 0.25
-    assert any(note.startswith("identity: `exclusive` is there, but not linearly") for note in scores["notes"])
+    gained = {row["encoder"]: row["scores"] for row in gains["rows"]}
+    assert gains["title"] == "single tasks · factors · ledger, what a hidden layer adds"
+    assert gained["identity"]["exclusive"]["value"] == pytest.approx(
+        rows["identity · mlp-probe"]["exclusive"] - rows["identity · linear-probe"]["exclusive"]
+    )
+    assert gained["identity"]["exclusive"]["low"] > 0.3
+    (reading,) = [note for note in gains["notes"] if note.startswith("identity: ")]
+    assert reading.startswith("identity: some of `exclusive` is there, but not linearly")
+
+    table = cli("leaderboard", folder, "--by", "target").out.partition("what a hidden layer adds")[2]
+    (line,) = [line for line in table.splitlines() if line.startswith("identity  ")]
+    assert line.rstrip().endswith(" *")
+    assert line.count("*") == 1
 
     gaps = {row["encoder"]: row["scores"] for row in differences["rows"]}
     name = next(name for name in gaps if name.endswith("· linear-probe"))
@@ -76,7 +88,11 @@ def test_a_ledger_of_two_encoders(folder, cli):
 
 def test_a_reference_that_is_no_encoder_is_refused():
     with pytest.raises(DataError, match="`reference`: unknown encoder `c`"):
-        list(ledger_tables([record("a"), record("b")], "c"))
+        list(ledger_tables([record("a"), record("b")], pair, "c"))
+
+
+def pair(one, other, apart):
+    raise AssertionError("nothing here is to be compared")
 
 
 def cell(encoder="a", target="x", value=0.5, **fields):
@@ -84,8 +100,8 @@ def cell(encoder="a", target="x", value=0.5, **fields):
     return record(encoder, value, target=target, **(given | fields))
 
 
-def shown(records, **given):
-    (table, *_) = list(ledger_tables(records, **given))
+def shown(records):
+    (table,) = list(ledger_tables(records, pair))
     return {row.encoder: {target: score.value for target, score in row.scores.items()} for row in table.rows}, table.notes
 
 
