@@ -15,10 +15,10 @@ from evalharness.shown import Record, Score, budget_text, is_single, label_of, s
 BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
 
 
-def axis_tables(records: Sequence[Record], by: str, labels_of: Mapping[str, int]) -> Iterable[BoardTable]:
+def axis_tables(records: Sequence[Record], by: str, labels_of: Mapping[str, int], about: str | None = None) -> Iterable[BoardTable]:
     """Yield, for each task's main metric, a table of encoders against the values of one axis; limited rows have tables of their own.
 
-    ``labels_of`` says how many rows the fit of a unit learned from.
+    ``labels_of`` says how many rows the fit of a unit learned from; ``about`` stands in the titles.
     """
     plain = [record for record in records if is_single(record) or record["over"] == "budget"]
     for key in sorted({(record["suite"] or "", record["task"], limit_of(record)) for record in plain}):
@@ -27,6 +27,7 @@ def axis_tables(records: Sequence[Record], by: str, labels_of: Mapping[str, int]
         if bases:
             found = _axis_table(key, own, bases[-1], by, labels_of)
             if found is not None:
+                found.title += f" · {about}" if about else ""
                 yield found
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from evalharness.registry import Registry
 
 AXES = (*BY, "target", "cost")
+FILTERS = ("selection", "statistic", "over")  # what `--where` keeps, and does not put in the main cell's place, along an axis
 
 
 def make_board(
@@ -147,7 +148,8 @@ def board_from_records(
     if by is not None and by not in BY:
         raise DataError(f"expected `by` to be one of {', '.join(AXES)}, got `{by}`")
     check_fields(where or {})
-    cells = {name: text for name, text in (where or {}).items() if name in CELL_AXES and by is None}
+    placed = [name for name in CELL_AXES if by is None or name not in (*BY[by], *FILTERS)]
+    cells = {name: text for name, text in (where or {}).items() if name in placed}
     others = {name: text for name, text in (where or {}).items() if name not in cells}
     chosen = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, others)]
     if not chosen:
@@ -158,7 +160,7 @@ def board_from_records(
         shown = {id(record) for record in counterparts(chosen, cells)}
         chosen = [{**record, "main": id(record) in shown} for record in chosen]
         facts = replace(facts, about=", ".join(f"{name}={text}" for name, text in cells.items()))
-    tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of))
+    tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of, facts.about))
     if not tables:
         raise DataError(f"nothing here varies along `{by}`" if by else f"no cell matches {facts.about or ''}".rstrip())
     return Board(tables=tables)

@@ -160,6 +160,26 @@ def test_where_shows_another_cell_than_the_main_one():
         table(record("a"), where={"codec": "int8"})
 
 
+def test_an_axis_can_be_that_of_another_evaluator_and_metric():
+    params = {"k": 5, "variant": "k=5"}
+    others = [
+        record("a", value, evaluator="knn", params=params, metric=metric, fit=fit, main=False)
+        for fit, values in (("few", (0.2, 0.1)), ("all", (0.6, 0.5)))
+        for metric, value in zip(("accuracy", "macro_f1"), values, strict=True)
+    ]
+    mains = [record("a", 0.3, fit="few", main=False), record("a", 0.9, fit="all")]
+
+    def values(**where):
+        (found,) = board_from_records([*mains, *others], {"t": "image"}, by="fit", where=where).tables
+        return found.title, {name: score.value for name, score in found.rows[0].scores.items()}
+
+    assert values() == ("s · t · accuracy by fit", {"few": 0.3, "all": 0.9})
+    assert values(evaluator="knn") == ("s · t · accuracy by fit · evaluator=knn", {"few": 0.2, "all": 0.6})
+    assert values(evaluator="knn", metric="macro_f1")[1] == {"few": 0.1, "all": 0.5}
+    with pytest.raises(DataError, match="nothing here varies along `fit`"):
+        values(fit="few")
+
+
 def test_the_first_variant_of_another_evaluator_is_shown():
     variants = [record("a", value, evaluator="knn", params={"variant": f"k={k}"}, main=False) for k, value in ((20, 0.3), (1, 0.7))]
     found = table(record("a", 0.9), *variants, where={"evaluator": "knn"})
