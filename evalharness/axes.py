@@ -10,7 +10,7 @@ from typing import Any
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.costs import format_bytes, format_count
 from evalharness.records import inside, limit_of
-from evalharness.shown import Record, Score, budget_text, is_single, label_of, score_of
+from evalharness.shown import Record, Score, budget_text, is_single, label_of, score_of, size_text
 
 BY = {"shift": ("shift", "severity"), "codec": ("codec",), "group": ("group",), "fit": ("fit",), "layer": ("layer",)}
 
@@ -58,7 +58,7 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
     labels = _labels_of_fits(own, labels_of) if by == "fit" else {}
     names = sorted(sizes, key=lambda name: (labels.get(name.partition("/")[0], 0), _natural(name)))
     learned = {name: f"\n{labels[name.partition('/')[0]]:,} labels" if name.partition("/")[0] in labels else "" for name in names}
-    columns = {name: f"{name}{learned[name]}\nn = {sizes[name]}" for name in names}
+    columns = {name: f"{name}{learned[name]}\n{sizes[name] or 'n = 0'}" for name in names}
     if len(columns) < (1 if by == "group" else 2):
         return None
     scores: dict[str, dict[str, Score]] = {}
@@ -106,10 +106,10 @@ def _labels_text(record: Record) -> str:
 
 
 def _axis_sizes(cells: Sequence[Record], by: str) -> dict[str, str]:
-    sizes: dict[str, set[int]] = {}
+    found: dict[str, list[Record]] = {}
     for record in cells:
-        sizes.setdefault(_axis_value(record, by), set()).add(record["n"] or 0)
-    return {name: "/".join(map(str, sorted(found - {0}) or [0])) for name, found in sizes.items()}
+        found.setdefault(_axis_value(record, by), []).append(record)
+    return {name: size_text(records) for name, records in found.items()}
 
 
 def _natural(name: str) -> tuple[Any, ...]:

@@ -8,11 +8,15 @@ from typing import Any, Protocol
 
 from evalharness.board import BoardRow, BoardTable, RankSet, interval_notes, rank_text
 from evalharness.records import limit_of
-from evalharness.shown import Record, Score, budget_text, domain_of, label_of, number, p_text, score_of, version_of
+from evalharness.shown import Record, Score, budget_text, domain_of, label_of, number, p_text, score_of, size_text, version_of
 
 MAX_TASK_COLUMNS = 5
 MAX_COLUMNS = 8
 MEAN = "mean"
+_PAIRED = {  # what tells encoders apart, by the method of their intervals
+    "class-jackknife": "the classes of the same episodes",
+    "half-sample": "halves of the same items",
+}
 
 
 class Ranking(Protocol):
@@ -177,7 +181,7 @@ class _Headline:
         notes = []
         shown = {score.rank for row in rows for key, score in row.scores.items() if key in tasks and score.rank}
         if ranks or shown:
-            how = "95 % right for all rows of a column at once, from paired resamples of the same items"
+            how = f"95 % right for all rows of a column at once, from {self._pairing(tasks)}"
             places = "places that cannot be excluded"
             what = [
                 f"rank: {places}{', over the mean, for these tasks' if len(self.tasks) > 1 else ''}" if ranks else "",
@@ -199,6 +203,12 @@ class _Headline:
             notes += [f"{task}: no rank sets, {reason}" for task, reason in self._ranking.reasons().items() if task in tasks]
         notes += _by_reason([(row.encoder, str(row.reason)) for row in rows if not row.ranked], " is not ranked: ", " are not ranked: ")
         return [*notes, *self._flags(tasks)]
+
+    def _pairing(self, tasks: Sequence[str]) -> str:
+        """Say what the encoders of a column share, from which it is known how they differ."""
+        measured = [record for task in tasks for record in self._columns[task] if record["status"] == "measured"]
+        shared = [_PAIRED.get(str(record["method"]), "paired resamples of the same items") for record in measured]
+        return ", ".join(dict.fromkeys(shared)) or "paired resamples of the same items"
 
     def _permutation_notes(self, tasks: Sequence[str], columns: Mapping[str, str]) -> list[str]:
         """Return how often the worst group would be so low if labels meant nothing, for the worst groups shown."""
@@ -397,5 +407,5 @@ def newest_version(column: Sequence[Record]) -> tuple[list[Record], int]:
 
 def _heading(task: str, column: Sequence[Record]) -> str:
     metric = column[-1]["metric"]
-    sizes = sorted({record["n"] for record in column if record["n"]})
-    return f"{task}\n{metric}" + (f"\nn = {'/'.join(map(str, sizes))}" if sizes else "")
+    size = size_text(column)
+    return f"{task}\n{metric}" + (f"\n{size}" if size else "")

@@ -11,7 +11,7 @@ from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.errors import DataError, unknown_name
 from evalharness.keys import canonical
 from evalharness.records import own_params
-from evalharness.shown import Record, Score, is_single, label_of, number, score_of
+from evalharness.shown import Record, Score, is_single, label_of, number, score_of, size_text
 
 if TYPE_CHECKING:
     from evalharness.compare import Comparison
@@ -117,9 +117,8 @@ def _fit_notes(cells: dict[Row, dict[str, Record]]) -> Iterator[str]:
 
 
 def _heading(target: str, records: Sequence[Record]) -> str:
-    first = next(record for record in records if record["target"] == target)
-    sizes = sorted({record["n"] for record in records if record["target"] == target and record["n"]})
-    return f"{target}\n{NORMALISED[first['metric']]}\nn = {'/'.join(map(str, sizes))}"
+    own = [record for record in records if record["target"] == target]
+    return f"{target}\n{NORMALISED[own[0]['metric']]}\n{size_text(own) or 'n = 0'}"
 
 
 def _gains(task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets: Sequence[str], pair: Pair) -> BoardTable | None:

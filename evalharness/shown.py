@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,28 @@ def number(value: float) -> str:
         return f"{value:.4g}"
     value = 0.0 if abs(value) < 0.0005 else value  # no sign before a zero
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 0.9995 else f"{value:.3f}"
+
+
+def size_text(records: Sequence[Record]) -> str:
+    """Return how many items stand behind records, and how many independent units where those are fewer; empty where neither is known.
+
+    >>> size_text([{"n": 600, "n_units": 20, "scope": "classes"}, {"n": 0, "n_units": 0, "scope": None}])
+    'n = 600 episodes, 20 classes'
+    """
+    known = [record for record in records if record["n"]]
+    if not known:
+        return ""
+    text = f"n = {_listed(record['n'] for record in known)}"
+    units = [record for record in known if record["n_units"] and record["n_units"] < record["n"]]
+    if not units:
+        return text
+    episodic = any(record["scope"] == "classes" for record in units)
+    what = "classes" if episodic else "clusters"
+    return f"{text}{' episodes' if episodic else ''}, {_listed(record['n_units'] for record in units)} {what}"
+
+
+def _listed(sizes: Iterable[int]) -> str:
+    return "/".join(map(str, sorted(set(sizes))))
 
 
 def p_text(value: float) -> str:

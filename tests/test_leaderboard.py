@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from builders import record
@@ -276,3 +277,18 @@ def test_variants_and_other_evaluators_are_asked_for_by_name(tmp_path, cli):
     (table,) = make_board([tmp_path / "by"], by="fit").tables
     assert list(table.columns)[:3] == ["five", "ten", "all"]
     assert [table.columns[name].splitlines()[1] for name in ("five", "ten", "all")] == ["15 labels", "30 labels", "107 labels"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "where", "size", "pairing"),
+    [
+        ("few-shot-omniglot", {}, "n = 600 episodes, 169 classes", "from the classes of the same episodes"),
+        ("text-basic", {"evaluator": "clustering"}, "n = 3080", "from halves of the same items"),
+        ("text-basic", {"task": "banking77"}, "n = 3080", "from paired resamples of the same items"),
+    ],
+)
+def test_a_table_says_how_many_units_and_what_encoders_are_told_apart_by(folder, where, size, pairing):
+    (found,) = make_board([Path(__file__).parents[1] / "results" / folder], where=where).tables
+
+    assert any(heading.endswith(f"\n{size}") for heading in found.columns.values())
+    assert any(note.endswith(f"{pairing}.") for note in found.notes)
