@@ -195,6 +195,52 @@ def test_neighbours_kept_as_examples_are_shown(cli, task, out):
     )
 
 
+NEAR = """task: {name}
+version: 1
+modality: {modality}
+data: {{dataset: {dataset}, params: {{train: 50, test: 60}}, target: {target}, splits: {{test: test}}}}
+evaluators: {{near: {{use: neighbours, k: 5, examples: 3}}}}
+main: near.label_purity
+"""
+
+
+def test_neighbours_are_shown_with_their_texts(cli, tmp_path, out):
+    file = tmp_path / "texts.yaml"
+    file.write_text(NEAR.format(name="texts", modality="text", dataset="sentences", target="label"))
+    assert cli("run", file, "-e", "hashed-ngrams", "-e", "colour-words", "--out", out).code == 0
+    (unit,) = json.loads(cli("show", "neighbours", out, "--where", "encoder=hashed-ngrams", "--json").out)
+    shown = cli("show", "neighbours", out, "--where", "encoder=hashed-ngrams", "--content", "--task", file)
+
+    assert unit["encoder"] == "hashed-ngrams"
+    assert set(unit) == {"suite", "task", "encoder", "cell", "examples"}
+    assert shown.code == 0, shown.err
+    assert shown.out.count("“") == shown.out.count("”") == 3 * 6
+    assert "no plugin ships the task `texts`; name its file with `--task FILE`" in cli("show", "neighbours", out, "--content").err
+    file.write_text(file.read_text().replace("test: 60", "test: 61"))
+    assert "are not those that the results were made from" in cli("show", "neighbours", out, "--content", "--task", file).err
+    assert "no examples of neighbours with encoder=none" in cli("show", "neighbours", out, "--where", "encoder=none").err
+
+
+def test_neighbours_are_shown_as_a_page_of_images(cli, tmp_path, out):
+    file, page = tmp_path / "images.yaml", tmp_path / "page.html"
+    file.write_text(NEAR.format(name="images", modality="image", dataset="scenes", target="category"))
+    cli("run", file, "-e", "pixels", "--out", out)
+    ran = cli("show", "neighbours", out, "--html", page, "--task", file)
+
+    assert ran.code == 0, ran.err
+    assert page.read_text().count('src="data:image/png;base64,') == 3 * 6
+    assert "as a page (`--html FILE`) images" in cli("show", "neighbours", out, "--content", "--task", file).err
+
+
+def test_columns_of_a_data_set_are_listed(cli, tmp_path):
+    rows = json.loads(cli("show", "dataset", "sentence-pairs", "--columns", "--json").out)
+    score = next(row for row in rows if row["column"] == "score")
+    assert (score["kind"], score["missing"]) == ("number", 0)
+    assert score["values"].endswith(" to 5")
+    assert "label   " in cli("show", "dataset", "digits", "--columns").out
+    assert "`--columns` goes with `show dataset`" in cli("show", "encoder", "pixels", "--columns").err
+
+
 def test_neighbours_are_shown_without_torch(cli, task, out):
     task.write_text(
         TASK.replace("knn: {use: knn, k: [1, 5], metric: l2}", "near: {use: neighbours}").replace("knn.accuracy", "near.label_purity")

@@ -25,7 +25,7 @@ LAYERS = (
     "hookspecs numerics stats yaml",
     "registry suites selection store vectors adapters transforms probes identify randomness gauges costs",
     "stamp pools cells taskcheck plan planner passes embed devices tables grouping forms estimates joint summaries budgets across estimate walk",
-    "session facts run evidence shown board headline axes ledger ranks compare leaderboard invariants verify failures testing checkup api",
+    "session contents facts run evidence shown board headline axes ledger ranks compare leaderboard invariants verify failures testing checkup api",
     "cli",
 )
 LAYER = {name: at for at, names in enumerate(LAYERS) for name in names.split()}

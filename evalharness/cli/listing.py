@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from evalharness.cli.options import DEFAULT_OUT, AsJson, Plugins, open_registry
-from evalharness.errors import DataError, UnknownNameError, UsageError, unknown_name
+from evalharness.cli.options import DEFAULT_OUT, AsJson, Mirror, Plugins, open_registry, read_pairs
+from evalharness.errors import UnknownNameError, UsageError, unknown_name
 from evalharness.registry import KINDS, Registry
 
 KIND_NAMES = [*(f"{kind}s" for kind in KINDS), "suites", "tasks", "plugins"]
@@ -96,16 +95,36 @@ def show(
         list[str] | None,
         typer.Argument(metavar="NAME|DIR", help="A registered name or a reference; for neighbours result folders, several are merged."),
     ] = None,
+    columns: Annotated[bool, typer.Option("--columns", help="Of a dataset: load it and list its columns by split and part.")] = False,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of neighbours: keep matching units; may be repeated.")
+    ] = None,
+    content: Annotated[bool, typer.Option("--content", help="Of neighbours: read the data again and print the texts.")] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Of neighbours: write a page with the texts or images instead of printing."),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--task", metavar="FILE", help="Of neighbours: a task file that no plugin ships; may be repeated.")
+    ] = None,
     plugins: Plugins = None,
+    mirror: Mirror = None,
     as_json: AsJson = False,
 ) -> None:
     """Show everything known of one registered thing, or the neighbours that a run kept as examples."""
+    registry = open_registry(plugins, mirror)
     if kind == "neighbours":
-        _show_neighbours([Path(name) for name in names or [str(DEFAULT_OUT)]], as_json=as_json)
+        from evalharness.cli.neighbours import show_neighbours
+
+        folders = [Path(name) for name in names or [str(DEFAULT_OUT)]]
+        pairs = read_pairs(where, "--where")
+        show_neighbours(folders, registry, where=pairs, tasks=tasks or [], content=content, page=page, as_json=as_json)
         return
     if names is None or len(names) != 1:
         raise UsageError(f"expected one NAME after `show {kind}`, got {len(names or ())}; `evalharness list` shows the names")
-    registry = open_registry(plugins)
+    if columns:
+        _show_columns(registry, kind.removesuffix("s"), names[0], as_json=as_json)
+        return
     facts = show_facts(registry, kind.removesuffix("s"), names[0])
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False, indent=2, default=str))
@@ -115,53 +134,18 @@ def show(
         typer.echo(f"{key.ljust(width)}  {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}")
 
 
-def _show_neighbours(folders: list[Path], *, as_json: bool) -> None:
-    found = find_neighbours(folders)
-    if not found:
-        listed = ", ".join(f"`{folder}`" for folder in folders)
-        raise DataError(f"no examples of neighbours in {listed}; run a task with the evaluator `neighbours` first, or name a folder")
+def _show_columns(registry: Registry, kind: str, name: str, *, as_json: bool) -> None:
+    from tabulate import tabulate
+
+    from evalharness.contents import describe_columns
+
+    if kind != "dataset":
+        raise UsageError(f"`--columns` goes with `show dataset`, not with `show {kind}`")
+    rows = describe_columns(registry, name)
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
         return
-    for unit in found:
-        typer.echo(" · ".join(unit[name] for name in ("suite", "task", "encoder", "cell") if unit[name]))
-        for example in unit["examples"]:
-            typer.echo(f"  {example['id']}  {example['label']}")
-            for other in example["neighbours"]:
-                differs = "" if other["label"] == example["label"] else "  (differs)"
-                typer.echo(f"    {other['similarity']:8.4f}  {other['id']}  {other['label']}{differs}")
-        typer.echo("")
-
-
-def find_neighbours(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the examples of neighbours that stored units keep in their details, by suite, task, encoder and cell."""
-    from evalharness.failures import cell_text
-    from evalharness.shown import label_of
-    from evalharness.store.results import ResultsReader
-
-    reader = ResultsReader(folders)
-    current = {(record["suite"], record["unit"]): record for record in reader.records() if not (record["group"] or record["over"])}
-    found = []
-    for key, line in reader.finished().items():
-        examples = list(_examples_in(line.get("details", {})))
-        if examples and key in current:
-            record = current[key]
-            words = [line["alias"], cell_text(record).partition(", ")[2]]
-            where = {"suite": line["suite"], "task": line["task"], "encoder": label_of(record), "cell": ", ".join(filter(None, words))}
-            found.append({**where, "examples": examples})
-    return sorted(found, key=lambda unit: [unit[name] or "" for name in ("suite", "task", "encoder", "cell")])
-
-
-def _examples_in(details: Any) -> Iterator[dict[str, Any]]:
-    """Yield the examples with neighbours among details, which nest by variant and fold."""
-    if isinstance(details, dict):
-        if "id" in details and "neighbours" in details:
-            yield details
-            return
-        details = list(details.values())
-    if isinstance(details, list):
-        for value in details:
-            yield from _examples_in(value)
+    typer.echo(tabulate([[_cell(value) for value in row.values()] for row in rows], list(rows[0]) if rows else [], disable_numparse=True))
 
 
 def show_facts(registry: Registry, kind: str, name: str) -> dict[str, Any]:
