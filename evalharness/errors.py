@@ -104,3 +104,12 @@ def import_extra(module: str, extra: str) -> object:
         raise MissingExtraError(
             f"`{module.partition('.')[0]}` is needed here and cannot be imported ({error}); install it with `pip install 'evalharness[{extra}]'`"
         ) from error
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural but for one.
+
+    >>> counted(1, "task"), counted(1200, "view")
+    ('1 task', '1,200 views')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

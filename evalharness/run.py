@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from evalharness.embed import Embedder, PassSettings, Progress
+from evalharness.estimate import note_units
 from evalharness.estimates import Items, restore_items
 from evalharness.plan import AcrossUnit, Plan, TaskPlan, UnitPlan, ViewPlan, needed_views
 from evalharness.pools import row_table
@@ -60,6 +61,7 @@ class Runner:
         self._waiting: list[tuple[UnitPlan | AcrossUnit, UnitResult, float]] = []
         self._last_commit = time.monotonic()
         self._reader: ResultsReader | None = None
+        self._taken: dict[tuple[str, str], list[float]] = {}
         self.report = RunReport()
 
     def run(self, pending: Sequence[UnitPlan], across: Sequence[AcrossUnit] = ()) -> RunReport:
@@ -94,6 +96,8 @@ class Runner:
                 self._progress.stop()
                 self.report.fits += walk.num_fits
                 walk.close()
+                note_units(self._taken)
+                self._taken.clear()
         self._embedder.close()
 
     def _walk(self, walk: TaskWalk, use: EncoderUse, units: list[UnitPlan]) -> None:
@@ -115,6 +119,8 @@ class Runner:
             started = time.monotonic()
             result = walk.across(unit)
             result.line |= {"seconds": round(time.monotonic() - started, 4)}
+            if taken := self._taken.get((unit.task, unit.members[0].cell.evaluator.name)):
+                taken[-1] += result.line["seconds"]
             self._waiting.append((unit, result, result.line["seconds"]))
             if self._writer is None:
                 self.report.results.append(result)
@@ -141,6 +147,8 @@ class Runner:
 
     def _done(self, unit: UnitPlan, result: UnitResult, status: str, seconds: float) -> None:
         result.line |= {"seconds": round(seconds, 4)}
+        if status != "not_applicable":
+            self._taken.setdefault((unit.task, unit.cell.evaluator.name), []).append(seconds)
         self.report.counts[status] += 1
         if status == "failed":
             self.report.failures.append(f"{unit.encoder} on {unit.base['task']}: {result.line['reason']}")

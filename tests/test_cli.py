@@ -46,7 +46,7 @@ def test_a_second_run_says_that_nothing_is_to_do(cli, task, out):
     cli("run", task, "-e", "identity", "--out", out)
     result = cli("run", task, "-e", "identity", "--out", out)
 
-    assert "nothing to do: all 2 units are done" in result.err
+    assert "nothing to do: 2 units, all done" in result.err
     assert "identity" in result.out
 
 
@@ -73,6 +73,18 @@ def test_a_dry_run_computes_nothing_and_prints_counts(cli, task, out):
     assert "2 of 2" in result.out
     assert "4 units, of which 0 are done" in result.out
     assert not out.exists()
+
+
+def test_a_dry_run_estimates_from_what_earlier_units_took(cli, task, out, cache):
+    assert "(rate assumed)" in cli("run", task, "-e", "identity", "--out", out, "--dry-run").out
+    cli("run", task, "-e", "identity", "--out", out)
+    again = cli("run", task, "-e", "identity", "--out", out, "--force", "--dry-run").out
+    assert "(rate assumed)" not in again
+    file = cache / "unit-times.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "seconds": 300.0 * line["units"]}) + "\n" for line in lines))
+    assert "10 min" in cli("run", task, "-e", "identity", "--out", out, "--force", "--dry-run").out
+
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_squares_find_the_rings_that_plain_points_hide(run, tmp_path):
 
 def test_a_second_run_has_nothing_to_do_until_the_file_changes(run, tmp_path, folder, cli):
     run()
-    assert "nothing to do: all 4 units are done" in run().err
+    assert "nothing to do: 4 units, all done" in run().err
 
     changed = tmp_path / "evalharness_example_plugin.py"
     changed.write_text((folder / "evalharness_example_plugin.py").read_text() + "\n# changed\n")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evalharness.cli.options import AsJson
-from evalharness.errors import StoreError
+from evalharness.errors import StoreError, counted
 
 
 def make_app() -> typer.Typer:
@@ -52,7 +52,7 @@ def list_views(as_json: AsJson = False) -> None:
         if rows
         else "the cache is empty"
     )
-    typer.echo(f"\n{len(entries)} views, {sum(entry['bytes'] for entry in entries):,} bytes")
+    typer.echo(f"\n{counted(len(entries), 'view')}, {sum(entry['bytes'] for entry in entries):,} bytes")
 
 
 def verify() -> None:
@@ -62,9 +62,9 @@ def verify() -> None:
     complete, faults = ViewCache().verify()
     for fault in faults:
         typer.echo(fault)
-    typer.echo(f"{complete} complete views, {len(faults)} faults")
+    typer.echo(f"{counted(complete, 'complete view')}, {counted(len(faults), 'fault')}")
     if faults:
-        raise StoreError(f"{len(faults)} damaged views; the next run embeds them again, `evalharness cache prune` removes them")
+        raise StoreError(f"{counted(len(faults), 'damaged view')}; the next run embeds them again, `evalharness cache prune` removes them")
 
 
 def prune(
@@ -75,4 +75,4 @@ def prune(
     from evalharness.store.views import ViewCache
 
     views, freed = ViewCache().prune(older_than_days=older_than, everything=everything)
-    typer.echo(f"removed {views} views, {freed:,} bytes")
+    typer.echo(f"removed {counted(views, 'view')}, {freed:,} bytes")

@@ -24,6 +24,7 @@ def failures(
     as_json: AsJson = False,
 ) -> None:
     """List failed, not converged and suspect results with their reasons; the same run command tries failed ones again."""
+    from evalharness.errors import counted
     from evalharness.failures import KINDS, list_failures
     from evalharness.store.results import ResultsReader, no_results, require_results
 
@@ -32,12 +33,13 @@ def failures(
     records = ResultsReader(folders).records()
     if not records:
         raise no_results(folders)
-    found = list_failures(records, KINDS if everything else KINDS[:3])
+    kinds = KINDS if everything else KINDS[:3]
+    found = list_failures(records, kinds)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(failure) for failure in found], ensure_ascii=False, indent=2))
         return
     if not found:
-        typer.echo(f"no failures among {len(records)} records")
+        typer.echo(f"no failures among {counted(len(records), 'record')}")
     width = shutil.get_terminal_size((160, 24)).columns
     for failure in found:
         cells = "; ".join(failure.cells[:SHOWN_CELLS])
@@ -47,3 +49,7 @@ def failures(
             typer.echo(
                 textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
             )
+    if found:
+        bad = [record for record in records if record["status"] in kinds]
+        units = len({(record["suite"], record["unit"]) for record in bad})
+        typer.echo(f"\n{counted(len(bad), 'record')} of {counted(units, 'unit')}")

@@ -12,7 +12,7 @@ import typer
 
 from evalharness.cli.options import DEFAULT_OUT, Mirror, Plugins, open_registry
 from evalharness.cli.progress import Bars
-from evalharness.errors import UnitsFailedError, UsageError
+from evalharness.errors import UnitsFailedError, UsageError, counted
 
 if TYPE_CHECKING:
     from evalharness.plan import Plan
@@ -87,18 +87,19 @@ def _run_all(session: Session, selections: list[Selection], encoders: list[str] 
     _print_end(outcome, time.monotonic() - started)
     _print_board(session.registry, selections, out, session.settings.limit)
     if outcome.report is not None and outcome.report.counts["failed"]:
-        raise UnitsFailedError(f"{outcome.report.counts['failed']} units failed; the same command tries them again")
+        failed = outcome.report.counts["failed"]
+        raise UnitsFailedError(f"{counted(failed, 'unit')} failed; the same command tries {'it' if failed == 1 else 'them'} again")
 
 
 def _print_end(outcome: Outcome, seconds: float) -> None:
     if outcome.report is None:
-        print(f"nothing to do: all {outcome.reused} units are done", file=sys.stderr)
+        print(f"nothing to do: {counted(outcome.reused, 'unit')}, all done", file=sys.stderr)
         return
     report = outcome.report
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(report.counts.items()))
     reused = f", {outcome.reused} reused" if outcome.reused else ""
     print(
-        f"{outcome.pending} units in {seconds:.1f} s: {counts}{reused}; {report.rows_embedded} rows embedded, {report.fits} fits; results in {outcome.folder}",
+        f"{counted(outcome.pending, 'unit')} in {seconds:.1f} s: {counts}{reused}; {counted(report.rows_embedded, 'row')} embedded, {counted(report.fits, 'fit')}; results in {outcome.folder}",
         file=sys.stderr,
     )
     for failure in list(dict.fromkeys(report.failures))[:10]:

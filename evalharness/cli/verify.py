@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evalharness.cli.options import DEFAULT_OUT, AsJson, Plugins, open_registry
-from evalharness.errors import NotVerifiedError
+from evalharness.errors import NotVerifiedError, counted
 
 if TYPE_CHECKING:
     from evalharness.verify import Report
@@ -47,7 +47,7 @@ def _text(report: Report, *, everything: bool) -> str:
         lines.append(f"… and {len(report.faults) - len(shown)} more faults; `--all` prints them")
     counts = report.counts
     lines.append(
-        f"{len(report.verdicts)} records of {report.num_units} units in {report.num_runs} runs: {counts['verified']} verified, "
+        f"{counted(len(report.verdicts), 'record')} of {counted(report.num_units, 'unit')} in {counted(report.num_runs, 'run')}: {counts['verified']} verified, "
         f"{counts['recorded']} claim no value, {counts['unchecked']} unchecked, {counts['fault']} at fault"
     )
     unchecked = sorted({str(verdict.reason) for verdict in report.verdicts if verdict.outcome == "unchecked"})
