@@ -13,7 +13,7 @@ from evalharness.numerics._arrays import as_float, as_kind, as_tensor
 from evalharness.numerics._continuation import follow_path
 from evalharness.numerics._design import Rows, make_design
 from evalharness.numerics._lbfgs import Minimum, dot, minimise
-from evalharness.numerics._softmax import LogisticProblem
+from evalharness.numerics._softmax import FEW_COLUMNS, LogisticProblem
 from evalharness.numerics._tasks import Tasks, check_features, check_grid, check_tasks
 
 MAX_OBJECTIVE_ERROR = 1e-6
@@ -215,11 +215,13 @@ def _pose(rows: Rows, tasks: Tasks, grid: torch.Tensor, memory_bytes: int) -> tu
         # Two classes of several have two columns of opposite sign, whose squares sum to half of those of the one that sets them apart.
         penalties = penalties * torch.where(counts == 2, 2.0, 1.0)[:, None]
     sets, count, dimensions = rows.shape
+    held_bytes = sets * count * (min(count, dimensions) + 1) * (8 if rows.dtype == torch.float64 else 4)
     design = make_design(
         rows,
         share if share is None or sets > 1 else share.mean(0, keepdim=True),
         small=_ROTATION_GAIN * float(penalties.min()) * (4 if two else int(counts.min())),
-        hold=sets * count * (min(count, dimensions) + 1) * (8 if rows.dtype == torch.float64 else 4) <= memory_bytes // 4 or sets > 1,
+        hold=held_bytes <= memory_bytes // 4 or sets > 1,
+        turn=len(tasks.classes) < FEW_COLUMNS and held_bytes <= memory_bytes // 8 and rows.device.type == "cpu",
     )
     curvature = torch.where(counts == 2, 0.25 if two else 0.5, 1 / counts)
     squares = torch.cat([design.variances, design.variances.new_ones((sets, 1))], 1)
