@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 import time
 import warnings
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks._episodes import cloud_settings, episode_settings
 from benchmarks._forms import USED, Setting, Simulated, simulate
+from benchmarks._neighbourhoods import neighbourhood_settings
 from benchmarks._settings import SECTIONS
 from benchmarks._several import Line, difference_lines, group_lines, rank_lines, test_lines
 from benchmarks._timing import table
@@ -28,6 +30,7 @@ PAGE = ROOT / "docs" / "coverage.md"
 REPEATS = 1200
 QUICK = 150
 GOOD, BETTER, WIDEST = 0.94, 0.012, 1.35
+HEADER = ["what", "size", "form", "role", "coverage", "width", "given"]
 METHODS = {
     "wilson": "Wilson",
     "wilson-effective": "Wilson at effective n",
@@ -80,6 +83,7 @@ def sections() -> dict[str, Callable[[int], Iterator[Line]]]:
         **{name: from_settings(settings) for name, settings in SECTIONS.items()},
         "Few-shot": from_settings(episode_settings),
         "Whole clouds": from_settings(cloud_settings),
+        "Neighbourhoods and clusters": from_settings(neighbourhood_settings),
         "Differences": difference_lines,
         "Worst groups": group_lines,
         "Rank sets": rank_lines,
@@ -128,7 +132,6 @@ def _moderate(line: Line) -> bool:
 def write_page(found: dict[str, list[Line]], repeats: int) -> str:
     """Return the page."""
     half = 196 * math.sqrt(0.95 * 0.05 / repeats)
-    header = ["what", "size", "form", "role", "coverage", "width", "given"]
     parts = [
         "# Simulated coverage of intervals",
         "",
@@ -145,10 +148,23 @@ def write_page(found: dict[str, list[Line]], repeats: int) -> str:
     better = better_forms([line for lines in found.values() for line in lines])
     if better:
         parts += ["", "## Where another form covers better", "", table(["what", "size", "used", "better", "its width"], better)]
-    for name, lines in found.items():
-        rows = [row(line, before) for line, before in zip(lines, [None, *lines[:-1]], strict=True)]
-        parts += ["", f"## {name}", "", table(header, rows)]
-    return "\n".join(parts) + "\n"
+    parts += ["", *[section(name, lines) for name, lines in found.items()]]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def section(name: str, lines: list[Line]) -> str:
+    """Return a section of the page, with an empty line behind it."""
+    rows = [row(line, before) for line, before in zip(lines, [None, *lines[:-1]], strict=True)]
+    return f"## {name}\n\n{table(HEADER, rows)}\n"
+
+
+def replace_sections(page: str, found: dict[str, list[Line]]) -> str:
+    """Return the page with some sections made anew, or added in their place; the summary at its top is kept."""
+    head, *texts = re.split(r"(?m)^(?=## )", page)
+    held = {text.partition("\n")[0].removeprefix("## "): text.rstrip() + "\n" for text in texts}
+    held |= {name: section(name, lines) for name, lines in found.items()}
+    order = [name for name in held if name not in sections()] + [name for name in sections() if name in held]
+    return "\n".join([head.rstrip() + "\n", *[held[name] for name in order]]).rstrip() + "\n"
 
 
 def main() -> None:
@@ -156,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} repetitions, printed and not written")
     parser.add_argument("--repeats", type=int, help=f"repetitions, instead of {REPEATS}")
-    parser.add_argument("--only", help="part of a section's name")
+    parser.add_argument("--only", help="part of a section's name; the other sections of the page stay")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     repeats = options.repeats or (QUICK if options.quick else REPEATS)
@@ -169,8 +185,8 @@ def main() -> None:
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     page = write_page(found, repeats)
     print(page)
-    if not (options.quick or options.only):
-        PAGE.write_text(page)
+    if not options.quick:
+        PAGE.write_text(replace_sections(PAGE.read_text(), found) if options.only else page)
 
 
 if __name__ == "__main__":

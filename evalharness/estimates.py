@@ -45,6 +45,12 @@ class Items:
         return self.item == "episode" and self.clusters is not None and self.clusters.ndim == 2
 
     @property
+    def episode_units(self) -> str:
+        """Return what the independent units of episodes are: classes, or superclasses where each episode stays in one."""
+        assert self.clusters is not None
+        return "superclasses" if self.clusters.shape[1] == 1 else "classes"
+
+    @property
     def flat_clusters(self) -> Array | None:
         """Return the independent unit of each item, (M,), or None where items are their own."""
         return self.clusters if self.clusters is not None and self.clusters.ndim == 1 else None
@@ -217,7 +223,9 @@ def episode_estimate(metric: MetricInfo, value: float, scores: Array, items: Ite
     assert items.clusters is not None
     found = stats.episode_jackknife(scores, items.clusters, items.num_classes, level)
     interval = clipped(metric, found.interval) if limits else found.interval
-    return Estimate(value=value, interval=interval, scope="classes", n=len(scores), n_units=items.num_classes, reason=found.reason)
+    return Estimate(
+        value=value, interval=interval, scope=items.episode_units, n=len(scores), n_units=items.num_classes, reason=found.reason
+    )
 
 
 def sampler_estimate(metric: MetricInfo, items: Items, value: float) -> Estimate:

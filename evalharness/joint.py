@@ -88,7 +88,7 @@ class Joint:
     @property
     def scope(self) -> str:
         """Return what an interval over these pieces covers."""
-        return "classes" if self.episodic else scope_of(self.pieces[0])
+        return self.pieces[0].episode_units if self.episodic else scope_of(self.pieces[0])
 
     @cached_property
     def replicates(self) -> Array:

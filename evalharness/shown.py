@@ -71,8 +71,8 @@ def size_text(records: Sequence[Record]) -> str:
     units = [record for record in known if record["n_units"] and record["n_units"] < record["n"]]
     if not units:
         return text
-    episodic = any(record["scope"] == "classes" for record in units)
-    what = "classes" if episodic else "clusters"
+    what = units[0]["scope"] if units[0]["scope"] in ("classes", "superclasses") else "clusters"
+    episodic = what != "clusters"
     return f"{text}{' episodes' if episodic else ''}, {_listed(record['n_units'] for record in units)} {what}"
 
 

@@ -44,7 +44,7 @@ def summarise(plan: SummaryPlan, outcomes: Sequence[Items], resampler: Resampler
             found = estimate(metric, items, resampler)
             is_main = plan.main_cell and main_variant and metric.name == plan.main_metric
             yield make_metric_record(plan, items, metric, found, main=is_main)
-            if found.scope == "classes":
+            if items.episodic and metric.reduce is not None:
                 yield make_metric_record(plan, items, metric, sampler_estimate(metric, items, found.value), over="episodes")
             if metric.name in plan.main_metrics and metric.reduce is not None and items.item != "episode":
                 yield from group_records(plan, [items], metric, resampler, _estimate_one)

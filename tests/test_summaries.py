@@ -248,3 +248,13 @@ def test_a_cloud_without_interval_says_why(replicates, reason):
 
     assert math.isnan(found.interval.low)
     assert reason in found.reason
+
+
+@pytest.mark.parametrize(("way", "scope"), [(3, "classes"), (1, "superclasses")])
+def test_the_units_of_episodes_are_classes_or_the_one_superclass_of_each(way, scope):
+    draw = np.random.default_rng(0)
+    clusters = np.stack([draw.permutation(8)[:way] for _ in range(60)])
+    items = make_items({"hit": draw.random(60)}, clusters, item="episode", cluster_name=None, num_classes=8)
+    found = estimate(ACCURACY, items, Resampler(0))
+
+    assert (found.scope, found.n, found.n_units) == (scope, 60, 8)
