@@ -86,8 +86,8 @@ def k_means(
         labels=as_kind(labels, features),
         centres=as_kind(run.centres + mean, features),
         inertia=as_kind(inertia, features),
-        iterations=as_kind(iterations, features),
-        converged=as_kind(converged, features),
+        iterations=as_kind(iterations.to(rows.device), features),
+        converged=as_kind(converged.to(rows.device), features),
     )
 
 
