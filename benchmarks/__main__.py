@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("stats", "probes", "search", "clusters", "episodes")
+SCRIPTS = ("stats", "probes", "search", "clusters", "episodes", "devices")
 
 
 def main() -> None:
