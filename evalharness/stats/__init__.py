@@ -2,7 +2,16 @@
 
 from evalharness.stats._audit import Crossing, Multicalibration, intersections, multicalibration
 from evalharness.stats._calibration import calibration_band
-from evalharness.stats._class_reducers import adjusted_rand, balanced_accuracy, class_counts, completeness, homogeneity, macro_f1, v_measure
+from evalharness.stats._class_reducers import (
+    adjusted_rand,
+    balanced_accuracy,
+    class_counts,
+    completeness,
+    homogeneity,
+    macro_f1,
+    v_measure,
+    weighted_f1,
+)
 from evalharness.stats._episodes import ClassInterval, episode_interval, episode_jackknife
 from evalharness.stats._groups import GroupGaps, RateGaps, demographic_parity, equalised_odds, group_gaps
 from evalharness.stats._intervals import (
@@ -136,6 +145,7 @@ __all__ = [
     "spearman",
     "t_interval",
     "v_measure",
+    "weighted_f1",
     "wilson",
     "wilson_effective",
     "worst_group_bound",

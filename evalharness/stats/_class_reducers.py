@@ -113,6 +113,30 @@ def macro_f1(truth: Array, prediction: Array) -> Bound:
     return kernel
 
 
+@make_prepared
+def weighted_f1(truth: Array, prediction: Array) -> Bound:
+    """Return the mean F1 over classes, each as heavy as the rows drawn that truly have it.
+
+    Args:
+        truth: (M,) codes.
+        prediction: (M,) codes of the same vocabulary.
+        weights: (R, M) not negative.
+
+    Returns:
+        (R,) float64 in [0, 1].
+
+    Source:
+        METRICS.md 1.2; scikit-learn's ``f1_score(average="weighted")``.
+    """
+    count = prepare_class_counts(truth, prediction)
+
+    def kernel(weights: Array) -> Array:
+        true, predicted, hit = count(weights)
+        return divide((true * divide(2 * hit, true + predicted, 0.0)).sum(axis=1), true.sum(axis=1))
+
+    return kernel
+
+
 def prepare_contingency(truth: Array, cluster: Array) -> Callable[[Array], tuple[Array, Array, Array]]:
     """Return the function of weights (r, M) to the counts of cells that are not empty, of classes and of clusters, (U, r), (C, r) and (K, r) float64."""
     from scipy.sparse import csr_array
@@ -246,4 +270,5 @@ REDUCERS.update(
     homogeneity=homogeneity,
     macro_f1=macro_f1,
     v_measure=v_measure,
+    weighted_f1=weighted_f1,
 )

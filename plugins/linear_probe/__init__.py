@@ -1,4 +1,4 @@
-"""Probes on frozen vectors: linear ones for classes, labels and numbers, and one with a hidden layer."""
+"""Probes on frozen vectors: linear ones for classes, labels and numbers, one with a hidden layer, and the online code of a linear one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from evalharness import EvaluatorSpec, hookimpl
 
 from .evaluators import HIDDEN, LINEAR
+from .online import ONLINE
 
 
 @hookimpl
 def evalharness_evaluators() -> Iterable[EvaluatorSpec]:
-    """Register `linear-probe` and `mlp-probe`."""
+    """Register `linear-probe`, `mlp-probe` and `mdl-probe`."""
     yield LINEAR
     yield HIDDEN
+    yield ONLINE

@@ -21,6 +21,7 @@ CASES = {
     "linear-probe, raw": {"grid": [1.0], "scale": "raw"},
     "mlp-probe": {"epochs": 3, "hidden": 8, "weight_decays": [0.1]},
     "mlp-probe, numbers": {"epochs": 3, "hidden": 8, "weight_decays": [0.1]},
+    "mdl-probe": {"grid": [0.01, 1.0]},
     "knn": {"k": [1, 5]},
     "knn, numbers": {"k": [5]},
     "knn, labels": {"k": [5]},

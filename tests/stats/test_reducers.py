@@ -59,6 +59,7 @@ REFERENCES = {
     "average_precision": quiet(lambda s, y: sk.average_precision_score(y, s) if y.any() else np.nan),
     "balanced_accuracy": quiet(sk.balanced_accuracy_score),
     "macro_f1": quiet(lambda y, p: sk.f1_score(y, p, average="macro")),
+    "weighted_f1": quiet(lambda y, p: sk.f1_score(y, p, average="weighted")),
     "adjusted_rand": quiet(sk.adjusted_rand_score),
     "completeness": quiet(sk.completeness_score),
     "homogeneity": quiet(sk.homogeneity_score),
@@ -78,6 +79,7 @@ KINDS = {
     "average_precision": "nb",
     "balanced_accuracy": "cc",
     "macro_f1": "cc",
+    "weighted_f1": "cc",
     "adjusted_rand": "cc",
     "completeness": "cc",
     "homogeneity": "cc",
@@ -191,6 +193,7 @@ WEIGHTED = {
     "average_precision": lambda s, y, w: sk.average_precision_score(y, s, sample_weight=w),
     "balanced_accuracy": lambda y, p, w: sk.balanced_accuracy_score(y, p, sample_weight=w),
     "macro_f1": lambda y, p, w: sk.f1_score(y, p, average="macro", sample_weight=w),
+    "weighted_f1": lambda y, p, w: sk.f1_score(y, p, average="weighted", sample_weight=w),
     "r2": lambda y, p, w: sk.r2_score(y, p, sample_weight=w),
 }
 
@@ -238,6 +241,8 @@ def test_imbalance_by_hand():
     truth, prediction = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2, 2])
     assert stats.balanced_accuracy(truth, prediction, ones(6))[0] == pytest.approx(0.722222, abs=1e-6)
     assert stats.macro_f1(truth, prediction, ones(6))[0] == pytest.approx(0.655556, abs=1e-6)
+    assert stats.weighted_f1(truth, prediction, ones(6))[0] == pytest.approx(0.677778, abs=1e-6)
+    assert (truth == prediction).mean() == pytest.approx(0.666667, abs=1e-6)
     majority = np.zeros(10, dtype=int)
     truth = np.array([0] * 8 + [1] * 2)
     assert stats.balanced_accuracy(truth, majority, ones(10))[0] == 0.5
@@ -247,6 +252,9 @@ def test_imbalance_by_hand():
 def test_predicted_class_absent_from_truth_counts_in_macro_f1_only():
     truth, prediction = np.array([0, 0, 1, 1]), np.array([0, 3, 1, 1])
     assert stats.macro_f1(truth, prediction, ones(4))[0] == pytest.approx(0.555556, abs=1e-6)
+    assert sk.f1_score(truth, prediction, labels=[0, 1], average="macro") == pytest.approx(
+        0.833333, abs=1e-6
+    )  # the set that ours is not over
     assert stats.balanced_accuracy(truth, prediction, ones(4))[0] == 0.75
 
 
