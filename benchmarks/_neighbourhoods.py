@@ -71,5 +71,5 @@ def neighbourhood_settings() -> list[Setting]:
         for evaluator, names in SHOWN.items()
         for n in (100, 400)
         for metric in EVALUATORS[evaluator].METRICS
-        if metric.name in names
+        if metric.name in names and (metric.name != "hubness" or n >= neighbours.HUBS_FROM)
     ]

@@ -51,7 +51,8 @@ def test_the_cross_of_the_reference():
     outcome = run(make_table(CROSS), k=1, metric="l2")
     assert outcome.columns["occurrence"].tolist() == [4, 1, 0, 0, 0]
     assert outcome.columns["antihub"].mean() == 0.6
-    assert outcome.scalars == pytest.approx({"hubness": 1.290994, "robin_hood": 0.6, "largest_occurrence": 4}, abs=1e-6)
+    scalars = {name: outcome.scalars[name] for name in ("hubness", "robin_hood", "largest_occurrence")}
+    assert scalars == pytest.approx({"hubness": 1.290994, "robin_hood": 0.6, "largest_occurrence": 4}, abs=1e-6)
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(3, -0.405), (20, 2.366), (100, 7.867)])
@@ -71,6 +72,26 @@ def test_purity_and_source_equal_numpy(metric):
     near = nearest(vectors, 7, metric)
     np.testing.assert_allclose(outcome.columns["purity"], (labels[near] == labels[:, None]).mean(axis=1))
     np.testing.assert_allclose(outcome.columns["same_source"], (sources[near] == sources[:, None]).mean(axis=1))
+    assert outcome.scalars["label_purity"] == pytest.approx(outcome.columns["purity"].mean())
+    assert outcome.scalars["same_source_rate"] == pytest.approx(outcome.columns["same_source"].mean())
+    by_class = outcome.details["purity_of"]
+    assert sum(by_class[name] * (labels == code).sum() for code, name in enumerate("ab")) == pytest.approx(outcome.columns["purity"].sum())
+
+
+def test_the_purity_of_halves_is_that_of_the_items_within_them():
+    generator = np.random.default_rng(6)
+    vectors, labels = generator.standard_normal((120, 4)), generator.integers(0, 2, 120)
+    outcome = run(make_table(vectors, labels), k=5, metric="l2", replicates=3)
+    for half in (np.arange(0, 120, 2), np.arange(60)):
+        within = half[nearest(vectors[half], 5)]
+        expected = (labels[within] == labels[half][:, None]).mean()
+        near = neighbours.nearest_within(nearest(vectors, 60), half, 5)
+        assert neighbours.share_alike(labels, near, labels[half]).mean() == pytest.approx(expected)
+    assert {name: len(values) for name, values in outcome.replicates.items()} == dict.fromkeys(
+        ("label_purity", "robin_hood", "largest_occurrence"), 3
+    )
+    (large,) = [run(make_table(generator.standard_normal((400, 4))), k=5, replicates=2)]
+    assert "hubness" in large.replicates
 
 
 def test_halves_equal_a_search_within_them():
