@@ -57,8 +57,8 @@ def truths(evaluator: str, n: int, draws: int = 2000) -> dict[str, float]:
     return {metric.name: float(np.mean([value_of(metric, cloud) for cloud in clouds])) for metric in metrics}
 
 
-def neighbourhood_settings() -> list[Setting]:
-    """Return what is said of neighbours and clusters; each depends on the number of items, so the truth is the mean at this number."""
+def settings_of(evaluator: str) -> list[Setting]:
+    """Return what one evaluator says of labelled clouds; each depends on the number of items, so the truth is the mean at this number."""
     return [
         Setting(
             what=f"{metric.name.replace('_', ' ')} at this n",
@@ -68,8 +68,12 @@ def neighbourhood_settings() -> list[Setting]:
             draw=partial(draw_labelled, evaluator, n),
             effort=0.6 if evaluator == "neighbours" else 0.3,
         )
-        for evaluator, names in SHOWN.items()
         for n in (100, 400)
         for metric in EVALUATORS[evaluator].METRICS
-        if metric.name in names and (metric.name != "hubness" or n >= neighbours.HUBS_FROM)
+        if metric.name in SHOWN[evaluator] and (metric.name != "hubness" or n >= neighbours.HUBS_FROM)
     ]
+
+
+def neighbourhood_settings() -> list[Setting]:
+    """Return what is said of neighbours and clusters."""
+    return [setting for evaluator in SHOWN for setting in settings_of(evaluator)]

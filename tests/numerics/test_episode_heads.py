@@ -98,6 +98,9 @@ def test_the_worked_case_of_metrics_3():
     np.testing.assert_allclose(distances(vectors, episode, "simpleshot-un"), [1.802776, 2.061553], atol=1e-6)
     squares = distances(vectors, episode, "simpleshot-cl2n", np.array([1.0, 1.0])).square()
     np.testing.assert_allclose(squares, [0.923879, 2.618034], atol=1e-6)
+    head = HEADS["simpleshot-cl2n"]
+    line = head.fit(head.prepare(torch.as_tensor(vectors), torch.ones(2), None), torch.as_tensor(episode.support), 1.0)
+    np.testing.assert_allclose(line.weights[0], [[0.827895, -0.511667], [-0.723607, 0.447214]], atol=1e-6)  # the centroids
     # The query is asked once for each class, and always found nearer to the first.
     for head in ("simpleshot-un", "simpleshot-cl2n"):
         assert score_episodes(vectors, episode, head=head, base_mean=np.array([1.0, 1.0])).accuracy == [0.5]

@@ -174,3 +174,12 @@ def test_calibration_error_given_outside_the_band():
     found = cover(calibration_settings, "calibration error 0.1", 300, repeats=500)
     assert found["t · SD outside the band"] >= LEAST
     assert found["used"] >= LEAST
+
+
+@pytest.mark.parametrize("items", [100, 400])
+def test_label_purity_of_items_that_share_neighbours(items):
+    from functools import partial
+
+    from benchmarks._neighbourhoods import settings_of
+
+    assert cover(partial(settings_of, "neighbours"), "label purity at this n", items, repeats=400)["used"] >= 0.9
