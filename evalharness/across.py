@@ -398,10 +398,12 @@ def _budget_records(
     whole = [cell for cell in cells if "/" not in str(cell.base["fit"] or "")]
     for group in _group([*means, *whole], lambda cell: cell.key("fit")).values():
         ordered = order_budgets(group)
-        if len(ordered) < 2:
+        if not ordered or (len(ordered) < 2 and (plan.reach is None or len(group) < 2)):
             continue
         base = {**ordered[0].base, "fit": None}
         because = _lacking(ordered, lambda cell: f"fit {cell.base['fit']}")
+        if len(ordered) < 2:
+            because = f"{' and '.join(str(cell.base['fit']) for cell in group)} learn from {ordered[0].labels} labels each: a curve needs two numbers of them"
         if because:
             yield _failed(plan, metric, base, "slope", "budget", because)
             if plan.reach is not None:

@@ -55,7 +55,8 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
         cells = [record for record in cells if str(record["fit"]).partition("/")[0] not in means or record["over"] == "draw"]
     sizes = _axis_sizes(cells, by)
     # Fits stand in the order of how many labels they learned from, everything else in that of its names.
-    labels = _labels_of_fits(own, labels_of) if by == "fit" else {}
+    alike = [record for record in own if all(record[name] == base[name] for name in ("target", "evaluator", "params"))]
+    labels = _labels_of_fits(alike, labels_of) if by == "fit" else {}
     names = sorted(sizes, key=lambda name: (labels.get(name.partition("/")[0], 0), _natural(name)))
     learned = {name: f"\n{labels[name.partition('/')[0]]:,} labels" if name.partition("/")[0] in labels else "" for name in names}
     columns = {name: f"{name}{learned[name]}\n{sizes[name] or 'n = 0'}" for name in names}
@@ -74,7 +75,7 @@ def _axis_table(key: tuple[str, str, str], own: Sequence[Record], base: Record, 
 
 
 def _labels_of_fits(records: Sequence[Record], labels_of: Mapping[str, int]) -> dict[str, int]:
-    """Return how many labels each fit learned from, those of the first of several draws and evaluators."""
+    """Return how many labels each fit of some records of one target learned from, those of the first of several draws."""
     found: dict[str, int] = {}
     for record in records:
         if record["unit"] in labels_of:

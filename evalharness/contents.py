@@ -73,11 +73,15 @@ def image_uri(image: Any, size: int = 96) -> str:
 
 
 def describe_columns(registry: Registry, reference: str) -> list[dict[str, Any]]:
-    """Return the columns of a data set, by split and part: kind, how many rows have a value, and what values there are."""
+    """Return the columns of a data set, by split and part: kind, how many rows lack a value, and what values there are.
+
+    Raises:
+        DataError: there is no such data set.
+    """
     spec = registry.get("dataset", reference)
     sources = Sources(registry)
     found = []
-    for split in spec.splits:
+    for split in spec.splits or ("train",):  # a data set that is not at hand has none, and says so when it is loaded
         stamp = sources.stamp(Source(dataset=reference, split=split, params=registry.params("dataset", reference, {})))
         tables: Mapping[str, tuple[int, Mapping[str, Column]]] = {
             **{part: (len(own.ids), own.columns) for part, own in stamp.parts.items()},

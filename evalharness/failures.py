@@ -25,19 +25,24 @@ class Failure:
 def list_failures(records: Sequence[Record], kinds: Sequence[str] = KINDS[:3]) -> list[Failure]:
     """Return what is of one of these statuses, the cells of one cause together, in the order of the records."""
     found: dict[tuple[str | None, str, str, str, str], dict[str, None]] = {}
+    targets: dict[str, set[str | None]] = {}
+    for record in records:
+        targets.setdefault(record["task"], set()).add(record["target"])
     for record in records:
         if record["status"] in kinds:
             key = (record["suite"], record["task"], label_of(record), record["status"], record["reason"] or "")
-            found.setdefault(key, {})[cell_text(record)] = None
+            found.setdefault(key, {})[cell_text(record, several_targets=len(targets[record["task"]]) > 1)] = None
     return [
         Failure(suite=suite, task=task, encoder=encoder, status=status, reason=reason, cells=tuple(cells))
         for (suite, task, encoder, status, reason), cells in found.items()
     ]
 
 
-def cell_text(record: Record) -> str:
-    """Return a record's cell in words: evaluator, metric, and the axes that are not at rest."""
+def cell_text(record: Record, *, several_targets: bool = False) -> str:
+    """Return a record's cell in words: evaluator, metric, the target where its task has several, and the axes that are not at rest."""
     words = [f"{record['evaluator']} {record['metric']}"]
+    if several_targets:
+        words.append(f"of {record['target']}")
     if record["fit"] not in (None, "all"):
         words.append(f"fit {record['fit']}")
     if record["shift"] not in (None, "clean"):

@@ -100,6 +100,9 @@ def _ledger(
         return compare_records(evidence, one, other, apart=apart)
 
     tables = list(ledger_tables(kept, pair, reference))
+    if not tables and where:
+        words = ", ".join(f"{name}={text}" for name, text in where.items())
+        raise DataError(f"no task has a probe on several targets among what matches {words}")
     if not tables:
         raise DataError("no task here has a probe on several targets; name them as a list under `data.target`")
     return Board(tables=tables)
@@ -162,7 +165,10 @@ def board_from_records(
         facts = replace(facts, about=", ".join(f"{name}={text}" for name, text in cells.items()))
     tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of, facts.about))
     if not tables:
-        raise DataError(f"nothing here varies along `{by}`" if by else f"no cell matches {facts.about or ''}".rstrip())
+        words = ", ".join(f"{name}={text}" for name, text in (where or {}).items())
+        raise DataError(
+            f"nothing here varies along `{by}`{f' among what matches {words}' if words else ''}" if by else f"no main value matches {words}"
+        )
     return Board(tables=tables)
 
 

@@ -58,11 +58,11 @@ def score(
 def _outcome(part: str, table: Table, generator: torch.Generator, rows: int, replicates: int, variant: dict[str, Any]) -> Outcome:
     import torch
 
-    from evalharness.numerics import check_finite
+    from evalharness.numerics import check_directions
 
     at = torch.randperm(len(table), generator=generator)[:rows].sort().values.numpy()
     vectors = table.vectors.take(at).dense().float()
-    check_finite(vectors, table.ids[at])
+    check_directions(vectors, table.ids[at])
     halves = draw_halves(len(at), replicates, generator).to(vectors.device)
     scalars, samples = measure(vectors, halves)
     return Outcome(

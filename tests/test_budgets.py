@@ -161,3 +161,19 @@ def test_a_curve_that_cannot_be_is_refused(kinds, cli, old, new, message):
     done = cli("validate", kinds)
     assert done.code != 0
     assert message in done.out + done.err
+
+
+def test_budgets_that_come_to_the_same_number_of_labels_say_that_there_is_no_curve(kinds, tmp_path, cli):
+    text = kinds.read_text().replace("{budget: 0.2, draws: 3}", "{budget: 1.0}").replace("grid: [0.01, 1.0]}", "grid: 1.0, reach: 0.7}")
+    kinds.write_text(text.replace("target: [sign, distance]", "target: [sign, other]"))
+    for path in (tmp_path / "rows").iterdir():
+        head, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([f"{head},other", *[f"{row},{'left' if row[0] == '-' else 'right'}" for row in rows]]) + "\n")
+    done = cli("run", kinds, "-e", "identity", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    made = [record for record in ResultsReader([tmp_path / "out"]).records() if record["over"] == "budget"]
+
+    assert {record["statistic"] for record in made} == {"slope", "reach"}
+    assert {record["status"] for record in made} == {"failed"}
+    assert all("learn from 120 labels each: a curve needs two numbers of them" in record["reason"] for record in made)
+    assert cli("verify", tmp_path / "out").code == 0

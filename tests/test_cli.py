@@ -198,9 +198,9 @@ def test_neighbours_kept_as_examples_are_shown(cli, task, out):
     text, found = cli("show", "neighbours", out), json.loads(cli("show", "neighbours", out, "--json").out)
 
     assert text.code == 0, text.err
-    assert [unit["cell"] for unit in found] == ["near", "near, int8"]
+    assert [unit["cell"] for unit in found] == ["near, of label", "near, of label, int8"]
     assert all(len(unit["examples"]) == 8 for unit in found)
-    assert "small · identity · near, int8" in text.out
+    assert "small · identity · near, of label, int8" in text.out
     assert text.out.count("(differs)") == sum(
         other["label"] != example["label"] for unit in found for example in unit["examples"] for other in example["neighbours"]
     )
@@ -240,6 +240,9 @@ def test_neighbours_are_shown_as_a_page_of_images(cli, tmp_path, out):
 
     assert ran.code == 0, ran.err
     assert page.read_text().count('src="data:image/png;base64,') == 3 * 6
+    unwritable = cli("show", "neighbours", out, "--html", tmp_path / "no" / "page.html", "--task", file)
+    assert unwritable.code == 7
+    assert unwritable.err.startswith("evalharness: cannot write")
     assert "as a page (`--html FILE`) images" in cli("show", "neighbours", out, "--content", "--task", file).err
 
 
@@ -249,6 +252,10 @@ def test_columns_of_a_data_set_are_listed(cli, tmp_path):
     assert (score["kind"], score["missing"]) == ("number", 0)
     assert score["values"].endswith(" to 5")
     assert "label   " in cli("show", "dataset", "digits", "--columns").out
+    absent = cli("show", "dataset", "csv:/nowhere/at/all", "--columns")
+    assert absent.code == 6
+    assert absent.err.count("\n") == 1
+    assert "names no file or folder" in absent.err
     assert "`--columns` goes with `show dataset`" in cli("show", "encoder", "pixels", "--columns").err
 
 

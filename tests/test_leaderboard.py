@@ -12,6 +12,7 @@ from builders import record
 
 from evalharness.board import Board
 from evalharness.errors import DataError
+from evalharness.headline import Facts
 from evalharness.leaderboard import board_from_records, make_board
 from evalharness.shown import number
 from evalharness.store.results import ResultsReader
@@ -292,3 +293,24 @@ def test_a_table_says_how_many_units_and_what_encoders_are_told_apart_by(folder,
 
     assert any(heading.endswith(f"\n{size}") for heading in found.columns.values())
     assert any(note.endswith(f"{pairing}.") for note in found.notes)
+
+
+def test_a_fit_has_the_labels_of_the_target_shown():
+    records = [
+        record("a", value, target=target, fit=fit, unit=f"{target} {fit}", main=target == "kind" and fit == "all")
+        for target in ("kind", "site")
+        for fit, value in (("few", 0.3), ("all", 0.6))
+    ]
+    facts = Facts(modalities={"t": "image"}, labels_of={"kind few": 15, "kind all": 120, "site few": 10, "site all": 110})
+
+    def columns(**where):
+        (found,) = board_from_records(records, facts, by="fit", where=where).tables
+        return [heading.split("\n")[1] for heading in found.columns.values()]
+
+    assert columns() == ["15 labels", "120 labels"]
+    assert columns(target="site") == ["10 labels", "110 labels"]
+
+
+def test_a_filter_that_leaves_nothing_is_named():
+    with pytest.raises(DataError, match="no main value matches value=0.4"):
+        table(record("a", 0.5), record("a", 0.4, metric="macro_f1", main=False), where={"value": "0.4"})

@@ -83,7 +83,10 @@ def test_a_ledger_of_two_encoders(folder, cli):
     assert "r2" in compared.out
     assert cli("verify", folder).code == 0
     assert "`reference` goes with `by` = target" in cli("leaderboard", folder, "--reference", "identity").err
-    assert "name them as a list under `data.target`" in cli("leaderboard", folder, "--by", "target", "--where", "target=sign").err
+    assert (
+        "no task has a probe on several targets among what matches target=sign"
+        in cli("leaderboard", folder, "--by", "target", "--where", "target=sign").err
+    )
 
 
 def test_a_reference_that_is_no_encoder_is_refused():

@@ -12,6 +12,7 @@ import typer
 
 from evalharness.errors import DataError
 from evalharness.registry import Registry
+from evalharness.store.files import storing
 from evalharness.store.results import ResultsReader
 
 LONGEST = 100
@@ -46,7 +47,8 @@ def show_neighbours(
     if content or page is not None:
         _add_content(found, registry, tasks, images=page is not None)
     if page is not None:
-        page.write_text(render_page(found), encoding="utf-8")
+        with storing(page):
+            page.write_text(render_page(found), encoding="utf-8")
         typer.echo(f"wrote {page}")
         return
     for unit in found:
@@ -95,7 +97,7 @@ def find_neighbours(folders: Sequence[Path], where: Mapping[str, str]) -> list[d
         examples = list(_examples_in(line.get("details", {})))
         if examples and key in current:
             record = current[key]
-            words = [line["alias"], cell_text(record).partition(", ")[2]]
+            words = [line["alias"], f"of {record['target']}" if record["target"] else "", cell_text(record).partition(", ")[2]]
             unit = {"suite": line["suite"], "task": line["task"], "encoder": label_of(record), "cell": ", ".join(filter(None, words))}
             found.append({**unit, "data": record["dataset_fingerprint"], "examples": examples})
     return sorted(found, key=lambda unit: [unit[name] or "" for name in ("suite", "task", "encoder", "cell")])

@@ -259,7 +259,10 @@ def _fit_ridge(vectors: torch.Tensor, support: torch.Tensor, penalty: float) -> 
     targets = torch.eye(way, dtype=torch.float64, device=vectors.device).repeat_interleave(shot, dim=0) - 1 / way
     kernel = rows @ rows.mT
     kernel.diagonal(dim1=1, dim2=2).add_(penalty)
-    duals = torch.cholesky_solve(targets.expand(len(rows), -1, -1), torch.linalg.cholesky(kernel))
+    factor, failed = torch.linalg.cholesky_ex(kernel)
+    if bool(failed.any()):
+        raise UsageError(f"`penalty` = {penalty:g} is too small for the head `ridge` on these vectors: rounding outweighs it")
+    duals = torch.cholesky_solve(targets.expand(len(rows), -1, -1), factor)
     weights = (duals.mT @ rows).to(vectors.dtype)
     return _Linear(weights, -(weights @ mean.mT).squeeze(2), _sure(support))
 

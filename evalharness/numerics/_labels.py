@@ -33,8 +33,11 @@ def best_threshold(scores: Any, truth: Any) -> float:
     named = torch.arange(1, len(flat) + 1, dtype=torch.float64, device=flat.device)
     ends = torch.cat([flat[1:] < flat[:-1], torch.ones_like(flat[:1], dtype=torch.bool)])
     best = int(torch.where(ends, 2 * hits / (named + carried.sum()), -1.0).argmax())
-    below = flat[best + 1] if best + 1 < len(flat) else flat[best] - 1
-    return float((flat[best] + below) / 2)
+    least = flat[best]
+    below = flat[best + 1] if best + 1 < len(flat) else least - least.abs().clamp_min(1.0)
+    middle = (least + below) / 2
+    # Half way between neighbouring numbers is one of them, and what is named must exceed it.
+    return float(middle if middle < least else below)
 
 
 def label_columns(scores: Any, truth: Any, threshold: float) -> dict[str, Any]:

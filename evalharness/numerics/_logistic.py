@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 
-from evalharness.errors import DataError, UsageError
+from evalharness.errors import DataError, UsageError, VectorsError
 from evalharness.numerics._arrays import as_float, as_kind, as_tensor
 from evalharness.numerics._continuation import follow_path
 from evalharness.numerics._design import Rows, make_design
@@ -49,10 +49,16 @@ class LogisticPath:
     iterations: Any
 
     def logits(self, features: Any) -> Any:
-        """Return logits (P, N, C) of features (N, D), of their kind; with T tasks (T, P, N, C) of features (N, D) or (T, N, D)."""
+        """Return logits (P, N, C) of features (N, D), of their kind; with T tasks (T, P, N, C) of features (N, D) or (T, N, D).
+
+        Raises:
+            VectorsError: the features have other dimensions than those of the fit.
+        """
         rows = as_tensor(features)
         weights, bias = as_tensor(self.weights).to(rows.device), as_tensor(self.bias).to(rows.device)
         rows = as_float(rows).to(weights.dtype)
+        if rows.ndim not in (2, 3) or rows.shape[-1] != weights.shape[-2]:
+            raise VectorsError(f"`features` must have {weights.shape[-2]} dimensions, as those of the fit, got shape {tuple(rows.shape)}")
         return as_kind((rows if rows.ndim == 2 else rows[:, None]) @ weights + bias.unsqueeze(-2), features)
 
     def predict(self, features: Any) -> Any:
@@ -120,9 +126,40 @@ def logistic_path(
     rows = check_features(features)
     grid = check_grid(inverse_penalties, tolerance, max_iterations)
     tasks = check_tasks(rows, labels, sample_weight, class_weight, num_classes)
+    together = max(1, memory_bytes // 4 // _held_bytes(rows, 1))
+    if rows.shape[0] > together:
+        return _solve_in_turns(rows, tasks, grid, together, features, tolerance, max_iterations, memory_bytes)
     problem, order = _pose(rows, tasks, grid, memory_bytes)
     end, relative_to = _solve(problem, grid[order], tolerance, max_iterations, memory_bytes)
     return _finish(problem, end, relative_to, tasks, grid, order, features)
+
+
+def _held_bytes(rows: Rows, sets: int) -> int:
+    """Return what the rotated features of some sets take."""
+    _, count, dimensions = rows.shape
+    return sets * count * (min(count, dimensions) + 1) * (8 if rows.dtype == torch.float64 else 4)
+
+
+def _solve_in_turns(
+    rows: Rows, tasks: Tasks, grid: torch.Tensor, together: int, like: Any, tolerance: float, max_iterations: int, memory_bytes: int
+) -> LogisticPath:
+    """Solve tasks that have features of their own a few at a time, so that what is held of them fits."""
+    paths = []
+    for start in range(0, rows.shape[0], together):
+        at = slice(start, start + together)
+        own = Rows(rows.values[at] if together > 1 else rows.values[start], rows.device)
+        part = Tasks(
+            tasks.codes[at], None if tasks.weight is None else tasks.weight[at], tasks.present[at], tasks.classes, tasks.size, True
+        )
+        problem, order = _pose(own, part, grid, memory_bytes)
+        end, relative_to = _solve(problem, grid[order], tolerance, max_iterations, memory_bytes)
+        paths.append(_finish(problem, end, relative_to, part, grid, order, torch.empty(0)))
+    joined = {
+        field.name: as_kind(torch.cat([getattr(path, field.name) for path in paths]), like)
+        for field in fields(LogisticPath)
+        if field.name != "inverse_penalties"
+    }
+    return LogisticPath(inverse_penalties=paths[0].inverse_penalties, **joined)
 
 
 def one_vs_rest_path(
@@ -162,8 +199,10 @@ def one_vs_rest_path(
     held = as_tensor(targets, rows.device)
     if held.ndim != 2 or len(held) != rows.shape[1] or held.dtype != torch.bool:
         raise UsageError(f"`targets` must be ({rows.shape[1]}, L) bool, got shape {tuple(held.shape)} of {held.dtype}")
-    counts = held.sum(0)
-    varies = ((counts > 0) & (counts < len(held))).nonzero().flatten()
+    rows_that_count = slice(None) if sample_weight is None else as_tensor(sample_weight, rows.device).flatten() > 0
+    counted = held[rows_that_count]
+    counts = counted.sum(0)
+    varies = ((counts > 0) & (counts < len(counted))).nonzero().flatten()
     if not len(varies):
         raise DataError(
             f"`targets` has {held.shape[1]} labels, none of which some rows carry and others do not: a probe needs one that does"
@@ -214,8 +253,8 @@ def _pose(rows: Rows, tasks: Tasks, grid: torch.Tensor, memory_bytes: int) -> tu
     if not two:
         # Two classes of several have two columns of opposite sign, whose squares sum to half of those of the one that sets them apart.
         penalties = penalties * torch.where(counts == 2, 2.0, 1.0)[:, None]
-    sets, count, dimensions = rows.shape
-    held_bytes = sets * count * (min(count, dimensions) + 1) * (8 if rows.dtype == torch.float64 else 4)
+    sets = rows.shape[0]
+    held_bytes = _held_bytes(rows, sets)
     design = make_design(
         rows,
         share if share is None or sets > 1 else share.mean(0, keepdim=True),

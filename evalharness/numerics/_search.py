@@ -73,6 +73,9 @@ def top_k(
     require_matrix(own, "queries")
     if len(gallery.shape) != 2 or gallery.shape[1] != own.shape[1]:
         raise VectorsError(f"`gallery` must have shape (rows, {own.shape[1]}) like `queries`, got {tuple(gallery.shape)}")
+    for ids, size, what in ((query_ids, len(own), "query_ids"), (gallery_ids, len(gallery), "gallery_ids")):
+        if ids is not None and len(ids) != size:
+            raise UsageError(f"`{what}` must name {size} rows, got {len(ids)}")
     require_finite(own, "queries", query_ids, bounded=metric != "cosine")
     barred = _check_candidates(exclude, len(own), len(gallery), k, own.device)
     rows = Gallery(gallery, own.device, gallery_ids)
@@ -91,8 +94,8 @@ def top_k(
 
 def _check_candidates(exclude: Any | None, num_queries: int, size: int, k: int, device: torch.device) -> torch.Tensor | None:
     """Return ``exclude`` as (Q, X) int64 without repetitions, after checking that k candidates remain."""
-    if k < 1:
-        raise UsageError(f"`k` must be at least 1, got {k}")
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise UsageError(f"`k` must be a whole number of at least 1, got {k!r}")
     left, barred = size, None
     if exclude is not None:
         barred = as_tensor(exclude, device)

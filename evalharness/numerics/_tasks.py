@@ -52,9 +52,11 @@ def check_grid(inverse_penalties: Any, tolerance: float, max_iterations: int) ->
     Raises:
         UsageError: one is not positive, or the tolerance or the most iterations make no sense.
     """
-    grid = torch.tensor(
-        np.asarray(inverse_penalties.cpu() if isinstance(inverse_penalties, torch.Tensor) else inverse_penalties, dtype=np.float64)
-    )
+    given = inverse_penalties.detach().cpu() if isinstance(inverse_penalties, torch.Tensor) else inverse_penalties
+    try:
+        grid = torch.tensor(np.asarray(given, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"`inverse_penalties` must be a list of positive numbers, got {inverse_penalties!r}") from error
     if grid.ndim != 1 or not len(grid) or not bool((grid.isfinite() & (grid > 0)).all()):
         raise UsageError(f"`inverse_penalties` must be a list of positive numbers, got {inverse_penalties!r}")
     if not tolerance > 0:
@@ -111,9 +113,10 @@ def _check_labels(labels: Any, rows: Rows) -> torch.Tensor:
         raise UsageError(f"`labels` must be ({count},) or (tasks, {count}) integer codes, got shape {tuple(codes.shape)} of {codes.dtype}")
     if not codes.numel():
         raise DataError("`labels` is empty: a probe needs rows of at least two classes")
+    codes = codes.to(torch.int64)
     if int(codes.min()) < 0:
         raise DataError(f"`labels` holds {int((codes < 0).sum())} negative codes: drop unlabelled rows first")
-    return codes.to(torch.int64)
+    return codes
 
 
 def _check_weight(sample_weight: Any | None, rows: Rows) -> torch.Tensor | None:
@@ -136,7 +139,7 @@ def _weigh_classes(
         if class_weight != "balanced":
             raise UsageError(f"`class_weight` must be `balanced` or ({size},) numbers, got `{class_weight}`")
         mass = own.new_zeros((len(codes), len(classes))).scatter_add_(1, codes, own)
-        factors = own.sum(1, keepdim=True) / ((mass > 0).sum(1, keepdim=True) * mass).clamp_min(torch.finfo(torch.float64).tiny)
+        factors = own.sum(1, keepdim=True) / ((mass > 0).sum(1, keepdim=True) * mass.masked_fill(mass == 0, torch.inf))
         return own * factors.gather(1, codes)
     factors = as_tensor(class_weight, codes.device).to(torch.float64)
     if factors.shape != (size,) or not bool((factors.isfinite() & (factors >= 0)).all()):

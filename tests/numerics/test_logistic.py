@@ -334,3 +334,66 @@ def test_directions_of_small_variance_count_in_float32(load):
     assert found.converged.all()
     np.testing.assert_allclose(found.objective, exact.objective, rtol=1e-5)
     np.testing.assert_array_equal(found.predict(features.astype(np.float32)), exact.predict(features))
+
+
+# --- what a tester found ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_balanced_classes_of_which_one_has_no_weight_are_those_without_it(dtype):
+    draw = np.random.default_rng(0)
+    vectors, labels = draw.standard_normal((60, 5)).astype(dtype), np.arange(60) % 3
+    weight = (labels != 2).astype(float)
+    found = logistic_path(vectors, labels, [1.0], sample_weight=weight, class_weight="balanced")
+    without = logistic_path(vectors[labels != 2], labels[labels != 2], [1.0], class_weight="balanced")
+
+    assert found.converged.all()
+    np.testing.assert_allclose(found.weights[0, :, :2], without.weights[0], atol=1e-4)
+    assert found.bias[0, 2] == -1e4
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_features_of_their_own_that_do_not_fit_together_are_solved_in_turns(together):
+    draw = np.random.default_rng(1)
+    vectors = draw.standard_normal((5, 80, 6)).astype(np.float32)
+    labels = draw.integers(0, 3, (5, 80))
+    labels[3] = np.arange(80) % 2  # lacks a class
+    weight = draw.random((5, 80))
+    budget = 4 * together * 80 * 7 * 4
+    for given in (vectors, torch.from_numpy(vectors)):
+        whole = logistic_path(given, labels, [0.1, 1.0], sample_weight=weight)
+        turns = logistic_path(given, labels, [0.1, 1.0], sample_weight=weight, memory_bytes=budget)
+        for field in ("weights", "bias", "converged", "objective", "gradient_at_zero"):
+            assert isinstance(getattr(turns, field), type(getattr(whole, field)))
+            assert getattr(turns, field).shape == getattr(whole, field).shape
+        np.testing.assert_allclose(turns.objective, whole.objective, rtol=1e-5)
+        np.testing.assert_allclose(turns.weights, whole.weights, atol=5e-3)
+        assert (turns.predict(given) == whole.predict(given)).float().mean() > 0.99 if isinstance(given, torch.Tensor) else True
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.int8])
+def test_labels_of_every_whole_kind_are_taken(kind):
+    vectors, labels = np.eye(3)[np.arange(30) % 3], np.arange(30) % 3
+    np.testing.assert_allclose(
+        logistic_path(vectors, labels.astype(kind), [1.0]).objective, logistic_path(vectors, labels, [1.0]).objective
+    )
+
+
+def test_wrong_penalties_and_dimensions_are_told_in_one_line():
+    vectors, labels = np.eye(3)[np.arange(30) % 3], np.arange(30) % 3
+    for wrong in ("a", ["a"], None):
+        with pytest.raises(UsageError, match="`inverse_penalties` must be a list of positive numbers"):
+            logistic_path(vectors, labels, wrong)
+    assert logistic_path(vectors, labels, torch.ones(1, requires_grad=True)).converged.all()
+    with pytest.raises(VectorsError, match=r"`features` must have 3 dimensions, as those of the fit, got shape \(30, 2\)"):
+        logistic_path(vectors, labels, [1.0]).logits(vectors[:, :2])
+
+
+def test_a_label_carried_by_rows_without_weight_alone_does_not_vary():
+    draw = np.random.default_rng(2)
+    vectors, targets = draw.standard_normal((40, 4)), draw.random((40, 2)) < 0.5
+    weight = np.where(targets[:, 1], 0.0, 1.0)
+    path = one_vs_rest_path(vectors, targets, [1.0], sample_weight=weight)
+
+    assert path.bias[0, 1] == -1e4
+    assert path.weights[0, :, 1].tolist() == [0] * 4

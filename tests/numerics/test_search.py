@@ -187,7 +187,7 @@ def test_impossible_requests_are_refused():
         top_k(square, square, 4, exclude=np.array([[0, 0], [1, 2], [-1, 3], [-1, -1]]))
     with pytest.raises(UsageError, match="unknown metric `cosin`; did you mean `cosine`"):
         top_k(square, square, 1, metric="cosin")
-    with pytest.raises(UsageError, match="`k` must be at least 1, got 0"):
+    with pytest.raises(UsageError, match="`k` must be a whole number of at least 1, got 0"):
         top_k(square, square, 0)
     with pytest.raises(UsageError, match=r"`exclude` must be \(4, X\) integers, got shape \(4,\)"):
         top_k(square, square, 1, exclude=np.arange(4))
@@ -216,3 +216,13 @@ def test_the_number_of_threads_changes_nothing(metric):
     for values, positions in found[1:]:
         assert torch.equal(values, found[0][0])
         assert torch.equal(positions, found[0][1])
+
+
+def test_a_k_that_is_no_whole_number_and_ids_of_another_length_are_refused():
+    rows = np.eye(4, 3)[:3]
+    for k in (1.0, True, "1"):
+        with pytest.raises(UsageError, match="`k` must be a whole number of at least 1"):
+            top_k(rows, rows, k)
+    with pytest.raises(UsageError, match="`gallery_ids` must name 3 rows, got 2"):
+        top_k(rows, rows, 1, gallery_ids=["a", "b"])
+    assert top_k(rows, rows, np.int64(1))[1].tolist() == [[0], [1], [2]]
