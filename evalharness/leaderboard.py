@@ -166,9 +166,9 @@ def board_from_records(
     tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of, facts.about))
     if not tables:
         words = ", ".join(f"{name}={text}" for name, text in (where or {}).items())
-        raise DataError(
-            f"nothing here varies along `{by}`{f' among what matches {words}' if words else ''}" if by else f"no main value matches {words}"
-        )
+        if by is None:
+            raise DataError(f"no {'cell' if cells else 'main value'} matches {words}")
+        raise DataError(f"nothing here varies along `{by}`" + (f" among what matches {words}" if words else ""))
     return Board(tables=tables)
 
 
