@@ -55,7 +55,7 @@ class Evidence:
             for record in run.records:
                 newest.setdefault((record["suite"], record["unit"]), []).append(record)
             self._records |= newest
-        self._items: dict[str, dict[str, Items]] = {}
+        self._items: dict[tuple[str | None, str], dict[str, Items]] = {}
         self.planned: dict[tuple[str | None, str], Line] = {
             (line.get("suite"), line["unit"]): line
             for run in self.reader.runs
@@ -144,14 +144,14 @@ class Evidence:
         Raises:
             StoreError: a file is missing or cannot be read.
         """
-        if key not in self._items:
-            line = self._lines[suite, key][1]
-            found = {facts["variant"]: restore_items(facts, stored) for facts, stored in self.reader.unit_outcomes(key)}
+        if (suite, key) not in self._items:
+            run, line = self._lines[suite, key]
+            found = {facts["variant"]: restore_items(facts, stored) for facts, stored in self.reader.outcomes_of(run, line)}
             for items in found.values():
                 if items.cluster_name is not None:
                     items.clusters = cluster_codes(self.row_set(line, items.part).columns[items.cluster_name], items.rows)
-            self._items[key] = found
-        return self._items[key]
+            self._items[suite, key] = found
+        return self._items[suite, key]
 
     def forget(self) -> None:
         """Let go of the items that were read."""

@@ -317,16 +317,27 @@ class ResultsReader:
 
     def unit_outcomes(self, key: str) -> list[tuple[Mapping[str, Any], StoredOutcome]]:
         """Return what the newest line of a unit says of its outcomes, and their items; empty where it has none."""
-        lines = [line for run in self.runs for line in run.units if line["unit"] == key and line["status"] != "failed"]
-        if not lines or not lines[-1].get("file"):
+        lines = [(run, line) for run in self.runs for line in run.units if line["unit"] == key and line["status"] != "failed"]
+        return self.outcomes_of(*lines[-1]) if lines else []
+
+    def outcomes_of(self, run: RunFolder, line: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], StoredOutcome]]:
+        """Return what a run's line of a unit says of its outcomes, and their items; empty where it has none.
+
+        Another folder may hold the same unit with other items, by rounding if not by more; the run's own folder comes first.
+
+        Raises:
+            StoreError: a file is missing or cannot be read.
+        """
+        if not line.get("file"):
             return []
-        path = next((run.folder.parent / lines[-1]["file"] for run in self.runs if (run.folder.parent / lines[-1]["file"]).is_file()), None)
+        places = [each.folder.parent / line["file"] for each in (run, *self.runs)]
+        path = next((place for place in places if place.is_file()), None)
         if path is None:
-            raise StoreError(f"outcome file `{lines[-1]['file']}` is missing")
-        details = lines[-1].get("details", {})
+            raise StoreError(f"outcome file `{line['file']}` is missing")
+        details = line.get("details", {})
         return [
-            ({**details.get(facts["variant"] or "all", {}), **facts}, read_outcome(path, key, facts["variant"]))
-            for facts in lines[-1].get("outcomes", [])
+            ({**details.get(facts["variant"] or "all", {}), **facts}, read_outcome(path, line["unit"], facts["variant"]))
+            for facts in line.get("outcomes", [])
         ]
 
     def unit_records(self, key: str, suite: str | None) -> list[dict[str, Any]]:
