@@ -90,7 +90,7 @@ def evaluate(
         out: a results folder; without it nothing at all is written.
         device: where to compute; a live module stays where it is.
         batch_size: items a batch.
-        limit: score at most so many rows.
+        limit: take at most so many rows of each role: training, validation and test rows alike; such results are kept apart.
         seed: the seed of every draw; default the task's own.
         plugins: plugins to load, as ``-p`` takes them.
         registry: a registry to use instead of loading one.

@@ -16,7 +16,7 @@ from evalharness.evidence import Basis, Evidence
 from evalharness.forms import FEW_UNITS
 from evalharness.joint import Joint
 from evalharness.records import limit_of
-from evalharness.shown import COMPARED, WHERE_FIELDS, Record, counterparts, field_of, label_of, number
+from evalharness.shown import COMPARED, Record, check_where, counterparts, field_of, label_of, matches, number, why_none
 from evalharness.types import Array, MetricInfo
 
 ALPHA = 1 - LEVEL
@@ -114,8 +114,7 @@ def compare(
         if (suite is None or record["suite"] == suite) and (task is None or record["task"] == task)
     ]
     _check_names(records, first, second)
-    if unknown := sorted(set(where or {}) - set(WHERE_FIELDS)):
-        raise UsageError(f"`where`: {unknown_name('field', unknown[0], WHERE_FIELDS)}")
+    check_where(where or {}, records)
     named = {**(where or {}), **({} if metric is None else {"metric": metric})}
     pairs, skipped, others = _pairs(records, (first, second), named)
     if not pairs:
@@ -169,7 +168,8 @@ def _pairs(
 
 def _why_not(side: Sequence[Record], own: Sequence[Record], label: str, limit: str, where: Mapping[str, str]) -> str | None:
     if not side and any(limit_of(record) == limit for record in own):
-        return f"`{label}` has no record of {cell_text(where)}"
+        elsewhere = f" ({why_none(own, where)})" if any(matches(record, where) for record in own) else ""
+        return f"`{label}` has no record of {cell_text(where)}{elsewhere}"
     if not side:
         return f"`{label}` was not run"
     if all(record["value"] is None for record in side):

@@ -123,6 +123,7 @@ def _power_lines(plan: Plan) -> list[str]:
     lines = []
     for task in plan.tasks.values():
         n = sum(len(rows) for rows in task.data.test_rows.values()) if "items" in task.data.test_rows else 0
+        n = n if plan.limit is None else min(n, plan.limit)
         if n:
             smallest = (1.959964 + 0.841621) * math.sqrt(0.2 / n)
             lines.append(

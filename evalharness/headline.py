@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from evalharness.board import BoardRow, BoardTable, RankSet, interval_notes, rank_text
+from evalharness.errors import counted
 from evalharness.records import limit_of
 from evalharness.shown import Record, Score, budget_text, domain_of, label_of, number, p_text, score_of, size_text, version_of
 
@@ -195,7 +196,7 @@ class _Headline:
             notes.append("Worst: its name and value; (≥ …) is a lower bound over all groups, or domains, at once.")
         notes += [*self._permutation_notes(tasks, columns), *self._spread_notes(tasks)]
         notes += [
-            f"{task}: {older} rows of another version, data or selection are not shown"
+            f"{task}: {counted(older, 'row')} of another version, data or selection {'is' if older == 1 else 'are'} not shown"
             for task, older in self._older.items()
             if task in tasks
         ]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.axes import BY, axis_tables, cost_table
 from evalharness.board import Board
-from evalharness.errors import DataError, unknown_name
+from evalharness.errors import DataError
 from evalharness.headline import Facts, headline_tables
 from evalharness.records import record_key
-from evalharness.shown import CELL_AXES, WHERE_FIELDS, Record, counterparts, label_of, matches, number
+from evalharness.shown import CELL_AXES, WHERE_FIELDS, Record, check_where, counterparts, label_of, matches, number, why_none
 from evalharness.store.results import ResultsReader, no_results, require_results
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def make_board(
         raise no_results(folders)
     records = records if keep is None else [record for record in records if keep(record)]
     if by == "cost":
-        check_fields(where or {})
+        check_where(where or {}, records)
         kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where or {})]
         return Board(tables=[_costs(folders, {label_of(record) for record in kept})])
     if reference is not None and by != "target":
@@ -92,7 +92,7 @@ def _ledger(
     from evalharness.evidence import Evidence
     from evalharness.ledger import ledger_tables
 
-    check_fields(where)
+    check_where(where, records)
     kept = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, where)]
     evidence = Evidence(folders, registry)
 
@@ -106,17 +106,6 @@ def _ledger(
     if not tables:
         raise DataError("no task here has a probe on several targets; name them as a list under `data.target`")
     return Board(tables=tables)
-
-
-def check_fields(where: Mapping[str, str]) -> None:
-    """Refuse a name that is no field of a record.
-
-    Raises:
-        DataError: the message offers near matches.
-    """
-    unknown = sorted(set(where) - set(WHERE_FIELDS))
-    if unknown:
-        raise DataError(f"`where`: {unknown_name('field', unknown[0], WHERE_FIELDS)}")
 
 
 def _task_facts(reader: ResultsReader, name: str) -> dict[str, Any]:
@@ -150,15 +139,16 @@ def board_from_records(
     facts = facts if isinstance(facts, Facts) else Facts(modalities=facts)
     if by is not None and by not in BY:
         raise DataError(f"expected `by` to be one of {', '.join(AXES)}, got `{by}`")
-    check_fields(where or {})
+    check_where(where or {}, records)
     placed = [name for name in CELL_AXES if by is None or name not in (*BY[by], *FILTERS)]
-    cells = {name: text for name, text in (where or {}).items() if name in placed}
+    cells = {name: text for name, text in (where or {}).items() if name in placed or name not in WHERE_FIELDS}
     others = {name: text for name, text in (where or {}).items() if name not in cells}
     chosen = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, others)]
     if not chosen:
         suites = sorted({str(record["suite"] or "none") for record in records})
         words = ", ".join(f"{name}={text}" for name, text in others.items()) or f"suite `{suite}`"
         raise DataError(f"no results match {words}; suites here: {', '.join(suites)}")
+    everything = chosen
     if cells:
         shown = {id(record) for record in counterparts(chosen, cells)}
         chosen = [{**record, "main": id(record) in shown} for record in chosen]
@@ -166,8 +156,10 @@ def board_from_records(
     tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of, facts.about))
     if not tables:
         words = ", ".join(f"{name}={text}" for name, text in (where or {}).items())
+        if cells and not any(record["main"] for record in chosen):
+            raise DataError(f"no cell matches {words}: {why_none(everything, cells)}")
         if by is None:
-            raise DataError(f"no {'cell' if cells else 'main value'} matches {words}")
+            raise DataError(f"no main value matches {words}")
         raise DataError(f"nothing here varies along `{by}`" + (f" among what matches {words}" if words else ""))
     return Board(tables=tables)
 

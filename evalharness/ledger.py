@@ -132,6 +132,7 @@ def _gains(task: tuple[str, str], cells: dict[Row, dict[str, Record]], targets: 
     if not found:
         return None
     table = _difference_table(f"{task[0] or 'single tasks'} · {task[1]} · ledger, what a hidden layer adds", found, targets)
+    table.notes.append("Below 0 the hidden layer, which has more to learn from the same labels, reads less than the linear probe.")
     table.notes += _readings(found, targets)
     return table
 

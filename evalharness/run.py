@@ -96,7 +96,8 @@ class Runner:
                 self._progress.stop()
                 self.report.fits += walk.num_fits
                 walk.close()
-                note_units(self._taken)
+                if self._writer is not None:
+                    note_units(self._taken)
                 self._taken.clear()
         self._embedder.close()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from evalharness.errors import UsageError, unknown_name
 from evalharness.keys import canonical
 from evalharness.records import FIELDS, inside, own_params
 
@@ -100,7 +102,38 @@ def matches(record: Record, where: Mapping[str, str]) -> bool:
     >>> matches({"severity": 3.0, "group": None}, {"severity": "3", "group": "none"})
     True
     """
-    return all(_matches(variant_of(record) if name == "variant" else record.get(name), text) for name, text in where.items())
+    return all(_matches(value_of_field(record, name), text) for name, text in where.items())
+
+
+def value_of_field(record: Record, name: str) -> Any:
+    """Return what a record has under a name that ``--where`` may give: a field, the variant, or a parameter of its evaluator."""
+    if name == "variant":
+        return variant_of(record)
+    return record.get(name) if name in FIELDS else own_params(record).get(name)
+
+
+def check_where(where: Mapping[str, str], records: Sequence[Record]) -> None:
+    """Refuse a name that is no field of a record, nor a parameter of an evaluator.
+
+    Raises:
+        UsageError: the message offers near matches.
+    """
+    for name in where:
+        if name not in WHERE_FIELDS and not any(name in own_params(record) for record in records):
+            known = {*WHERE_FIELDS, *(each for record in records for each in own_params(record))}
+            raise UsageError(f"`where`: {unknown_name('field', name, known)}")
+
+
+def why_none(records: Sequence[Record], where: Mapping[str, str]) -> str:
+    """Return why no cell like a main one is among records: a value that none has, or where what was asked for stands."""
+    for name, text in where.items():
+        values = sorted({str(value_of_field(record, name)) for record in records} - {"None"})
+        if not any(matches(record, {name: text}) for record in records):
+            return unknown_name(name, text, values)
+    words = ", ".join(f"{name}={text}" for name, text in where.items())
+    found = sorted({str(record["evaluator"]) for record in records if matches(record, where)})
+    elsewhere = f"; `{'`, `'.join(found)}` has such a one: add `--where evaluator={found[0]}`" if found and "evaluator" not in where else ""
+    return f"none with {words} is like the main cell in all else{elsewhere}"
 
 
 def variant_of(record: Record) -> str | None:
@@ -152,7 +185,7 @@ def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Re
     mains = [record for record in records if record["main"]]
     if not where:
         return mains
-    loose = set(where).union(*(_FOLLOWS.get(name, set()) for name in where))
+    loose = set(where).union(*(_FOLLOWS.get(name, set() if name in FIELDS else {"params"}) for name in where))
     found: list[Record] = []
     for main in mains:
         strict = [name for name in (*_STRICT, *_PREFERRED[:-2]) if name not in loose]
@@ -162,9 +195,19 @@ def counterparts(records: Sequence[Record], where: Mapping[str, str]) -> list[Re
         if not {"statistic", "over"} & set(where):
             nearest = [record for record in nearest if is_single(record)]
         # Of equally near ones the first: an evaluator's main variant, its main metric, the first draw.
-        near = ("metric", "fit", "statistic", "over", "selection")
-        found += sorted(nearest, key=lambda record: [record[name] != main[name] for name in near])[:1]
+        found += sorted(nearest, key=partial(_distance, main))[:1]
     return list({id(record): record for record in found}.values())
+
+
+_NEAR = ("metric", "fit", "statistic", "over", "selection")
+
+
+def _distance(main: Record, record: Record) -> tuple[Any, ...]:
+    """Order records by how far they are from a main one: no control before a control, the same parameters and axes before others, then by parameters, the same for all encoders."""
+    own = own_params(record)
+    base = own_params(main) if record["evaluator"] == main["evaluator"] else own
+    apart = sum(own.get(name) != base.get(name) for name in {*own, *base})
+    return own.get("control", "none") != "none", apart, [record[name] != main[name] for name in _NEAR], canonical(own)
 
 
 def version_of(record: Record) -> str:

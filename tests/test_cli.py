@@ -318,7 +318,7 @@ def test_validate_names_every_faulty_file(cli, tmp_path, task):
     assert result.code == 3
     assert f"{task}: 1 task, no fault" in result.out
     assert "bad.yaml:6: unknown evaluator `kn`; did you mean `knn`?" in result.err
-    assert "1 of 2 files have faults" in result.err
+    assert "1 of 2 files has faults" in result.err
 
 
 def test_doctor_checks_machine_and_encoder(cli):

@@ -11,7 +11,7 @@ import pytest
 from builders import record
 
 from evalharness.board import Board
-from evalharness.errors import DataError
+from evalharness.errors import DataError, UsageError
 from evalharness.headline import Facts
 from evalharness.leaderboard import board_from_records, make_board
 from evalharness.shown import number
@@ -71,7 +71,7 @@ def test_rows_of_another_version_or_data_are_not_ranked_together(field):
     found = table(record("a"), record("b", **field))
 
     assert names(found) == ["b"]
-    assert "t: 1 rows of another version, data or selection are not shown" in found.notes
+    assert "t: 1 row of another version, data or selection is not shown" in found.notes
 
 
 def test_limited_rows_have_a_table_of_their_own():
@@ -206,7 +206,7 @@ def test_the_row_that_was_written_last_decides_which_version_is_shown(run_tasks,
     (table,) = make_board([tmp_path / "out"]).tables
 
     assert names(table) == ["counting"]
-    assert "toy-task: 1 rows of another version, data or selection are not shown" in table.notes
+    assert "toy-task: 1 row of another version, data or selection is not shown" in table.notes
 
 
 def test_a_statistic_over_groups_has_no_rank_sets_and_says_so(run_tasks, write_task, tmp_path):
@@ -314,3 +314,32 @@ def test_a_fit_has_the_labels_of_the_target_shown():
 def test_a_filter_that_leaves_nothing_is_named():
     with pytest.raises(DataError, match="no main value matches value=0.4"):
         table(record("a", 0.5), record("a", 0.4, metric="macro_f1", main=False), where={"value": "0.4"})
+
+
+def test_a_probe_is_shown_before_its_control_and_a_parameter_picks_one():
+    def probes(encoder, *order):
+        shown = {"none": 0.8, "shuffled": 0.1}
+        return [
+            record(encoder, shown[control], evaluator="probe", params={"control": control}, target="x", main=False) for control in order
+        ]
+
+    records = [
+        record("a", 0.9, evaluator="knn", params={"k": 1}),
+        record("b", 0.7, evaluator="knn", params={"k": 1}),
+        *probes("a", "shuffled", "none"),
+        *probes("b", "none", "shuffled"),
+    ]
+
+    def values(**where):
+        return {row.encoder: row.scores["t"].value for row in table(*records, where=where).rows}
+
+    assert values(evaluator="probe", target="x") == {"a": 0.8, "b": 0.8}
+    assert values(evaluator="probe", target="x", control="shuffled") == {"a": 0.1, "b": 0.1}
+    with pytest.raises(DataError, match="no cell matches evaluator=prob: unknown evaluator `prob`; did you mean `probe`"):
+        values(evaluator="prob")
+    with pytest.raises(DataError, match="unknown control `shufled`; did you mean `shuffled`"):
+        values(evaluator="probe", target="x", control="shufled")
+    with pytest.raises(DataError, match="`probe` has such a one: add `--where evaluator=probe`"):
+        values(target="x")
+    with pytest.raises(UsageError, match="unknown field `controll`; did you mean `control`"):
+        values(controll="none")

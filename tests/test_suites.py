@@ -54,7 +54,7 @@ def test_a_good_file_passes(check):
         (
             "use: linear-probe",
             "use: linear-prob",
-            r"good.yaml:9: unknown evaluator `linear-prob`; did you mean `linear-probe` or `mlp-probe`\?",
+            r"good.yaml:9: unknown evaluator `linear-prob`; did you mean `linear-probe` or `mlp-probe` or `mdl-probe`\?",
         ),
         ("dataset: wine", "dataset: wined", r"good.yaml:4: unknown dataset `wined`; did you mean `wine`"),
         ("dataset: wine,", "dataset: wine, params: {share: 1},", r"good.yaml:4: dataset `wine` has no parameter `share`"),

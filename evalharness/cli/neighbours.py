@@ -82,11 +82,10 @@ def _quote(item: Mapping[str, Any]) -> str:
 def find_neighbours(folders: Sequence[Path], where: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the examples of neighbours that stored units keep in their details, by suite, task, encoder and cell."""
     from evalharness.failures import cell_text
-    from evalharness.leaderboard import check_fields
-    from evalharness.shown import label_of, matches
+    from evalharness.shown import check_where, label_of, matches
 
-    check_fields(where)
     reader = ResultsReader(folders)
+    check_where(where, reader.records())
     current = {
         (record["suite"], record["unit"]): record
         for record in reader.records()

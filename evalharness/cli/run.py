@@ -35,7 +35,7 @@ def run(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Items a batch; halved when memory does not suffice.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.")] = DEFAULT_OUT,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Score at most so many rows, drawn by hash; never ranked with full rows.")
+        int | None, typer.Option(min=1, help="Learn from and score at most so many rows each, drawn by hash; never ranked with full rows.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every draw; default the task's own.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Do finished units again.")] = False,

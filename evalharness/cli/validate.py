@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evalharness.cli.options import Plugins, open_registry
-from evalharness.errors import EvalHarnessError, TaskFileError
+from evalharness.errors import EvalHarnessError, TaskFileError, counted
 
 
 def validate(
@@ -34,4 +34,4 @@ def validate(
             continue
         typer.echo(f"{path}: {len(tasks)} task{'s' if len(tasks) != 1 else ''}, no fault")
     if faults:
-        raise TaskFileError(f"{faults} of {len(files)} files have faults")
+        raise TaskFileError(f"{faults} of {counted(len(files), 'file')} {'has' if faults == 1 else 'have'} faults")

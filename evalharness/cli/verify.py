@@ -29,7 +29,7 @@ def verify(
     report = verify_folders(folders or [DEFAULT_OUT], lambda: open_registry(plugins))
     typer.echo(_json(report) if as_json else _text(report, everything=everything))
     if report.faults:
-        raise NotVerifiedError(f"{len(report.faults)} faults in {report.counts['fault']} records and their files")
+        raise NotVerifiedError(f"{counted(len(report.faults), 'fault')} in {counted(report.counts['fault'], 'record')} and their files")
 
 
 def _text(report: Report, *, everything: bool) -> str:
