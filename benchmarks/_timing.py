@@ -7,6 +7,7 @@ import gc
 import os
 import platform
 import re
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -89,6 +90,29 @@ def peak_mebibytes(function: Callable[[], Any]) -> float:
     traced = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
     return max(traced, _resident_rise(function))
+
+
+def peak_anonymous_mebibytes(function: Callable[[], Any], interval: float = 0.002) -> float:
+    """Return the most memory of its own that a call holds beyond what was there before, sampled while it runs; pages of files are left out.
+
+    A memory map's pages count as resident though the system may take them back at any time.
+    """
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before, seen, over = _resident("RssAnon"), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(interval):
+            seen[0] = max(seen[0], _resident("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        function()
+    finally:
+        over.set()
+        watcher.join()
+    return max(0.0, seen[0] - before) / 1024
 
 
 def _resident_rise(function: Callable[[], Any]) -> float:

@@ -17,10 +17,11 @@ _LEAST_VARIANCE = 1e-14  # of the largest: about what rounding of float32 featur
 
 @dataclass(slots=True)
 class Rows:
-    """Read features of S sets, (S, N, D), or of one, (N, D) in a tensor, an array or a memory map, onto one device."""
+    """Read features of S sets, (S, N, D), or of one, (N, D) in a tensor, an array or a memory map, onto one device, ``step`` rows at a time."""
 
     values: Any
     device: torch.device
+    step: int = BLOCK_ROWS
 
     def __post_init__(self) -> None:
         if isinstance(self.values, torch.Tensor):
@@ -50,8 +51,8 @@ class Rows:
         Raises:
             VectorsError: such a row exists.
         """
-        for start in range(0, self.shape[1], BLOCK_ROWS):
-            for block in self.read(start, start + BLOCK_ROWS):
+        for start in range(0, self.shape[1], self.step):
+            for block in self.read(start, start + self.step):
                 require_finite(block, what, offset=start, bounded=True)
 
 
@@ -107,8 +108,9 @@ class Design:
         """Keep all blocks."""
         sets, rows, _ = self.rows.shape
         self.held = torch.empty((sets, rows, self.width), dtype=self.rows.dtype, device=self.rows.device)
-        for start in range(0, rows, BLOCK_ROWS):
-            self.held[:, start : start + BLOCK_ROWS] = self._make(start, start + BLOCK_ROWS)
+        step = self.rows.step
+        for start in range(0, rows, step):
+            self.held[:, start : start + step] = self._make(start, start + step)
 
     def turn(self) -> None:
         """Keep what is held on its side too."""
@@ -171,12 +173,12 @@ def _make_design(rows: Rows, share: torch.Tensor | None, *, small: float, hold: 
 def _mean(rows: Rows, share: torch.Tensor | None) -> torch.Tensor:
     sets, count, dimensions = rows.shape
     total = torch.zeros((sets, dimensions), dtype=torch.float64, device=rows.device)
-    for start in range(0, count, BLOCK_ROWS):
-        block = rows.read(start, start + BLOCK_ROWS)
+    for start in range(0, count, rows.step):
+        block = rows.read(start, start + rows.step)
         if share is None:
             total += block.sum(1, dtype=torch.float64) / count
         else:
-            total += (share[:, None, start : start + BLOCK_ROWS].to(block.dtype) @ block)[:, 0]
+            total += (share[:, None, start : start + rows.step].to(block.dtype) @ block)[:, 0]
     return total.to(rows.dtype)
 
 
@@ -217,7 +219,7 @@ def _covariance(rows: Rows, mean: torch.Tensor, share: torch.Tensor | None) -> t
     """Return weighted covariances (S, D, D) float64, without a copy of the features."""
     sets, count, dimensions = rows.shape
     total = torch.zeros((sets, dimensions, dimensions), dtype=torch.float64, device=rows.device)
-    for start in range(0, count, BLOCK_ROWS):
-        block = rows.read(start, start + BLOCK_ROWS).double() - mean[:, None]
-        total += block.mT @ (block / count if share is None else block * share[:, start : start + BLOCK_ROWS, None])
+    for start in range(0, count, rows.step):
+        block = rows.read(start, start + rows.step).double() - mean[:, None]
+        total += block.mT @ (block / count if share is None else block * share[:, start : start + rows.step, None])
     return (total + total.mT) / 2

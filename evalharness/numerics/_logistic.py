@@ -123,7 +123,7 @@ def logistic_path(
     Source:
         METRICS.md 1.1; convergence is relative since an absolute 1e-4 is nearly met by zero weights with 1,000 classes.
     """
-    rows = check_features(features)
+    rows = check_features(features, memory_bytes)
     grid = check_grid(inverse_penalties, tolerance, max_iterations)
     tasks = check_tasks(rows, labels, sample_weight, class_weight, num_classes)
     together = max(1, memory_bytes // 4 // _held_bytes(rows, 1))
@@ -147,7 +147,7 @@ def _solve_in_turns(
     paths = []
     for start in range(0, rows.shape[0], together):
         at = slice(start, start + together)
-        own = Rows(rows.values[at] if together > 1 else rows.values[start], rows.device)
+        own = Rows(rows.values[at] if together > 1 else rows.values[start], rows.device, rows.step)
         part = Tasks(
             tasks.codes[at], None if tasks.weight is None else tasks.weight[at], tasks.present[at], tasks.classes, tasks.size, True
         )
@@ -275,7 +275,7 @@ def _pose(rows: Rows, tasks: Tasks, grid: torch.Tensor, memory_bytes: int) -> tu
         num_classes=len(tasks.classes),
         penalties=penalties.flatten(),
         scaling=scaling,
-        block_bytes=max(1, min(wide, memory_bytes // 8)),
+        block_bytes=max(1, min(wide, memory_bytes // 16)),
     )
     return problem, order
 

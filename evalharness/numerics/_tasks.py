@@ -10,7 +10,10 @@ import torch
 
 from evalharness.errors import DataError, UsageError, VectorsError
 from evalharness.numerics._arrays import as_tensor
-from evalharness.numerics._design import Rows
+from evalharness.numerics._design import BLOCK_ROWS, Rows
+
+_LEAST_ROWS = 64
+_COPIES = 16  # so many float64 copies of a block fit the memory; a few stand at once
 
 
 @dataclass(slots=True)
@@ -32,8 +35,8 @@ class Tasks:
         return self.weight.sum(1)
 
 
-def check_features(features: Any) -> Rows:
-    """Return features (N, D) or (T, N, D), finite; a memory map is read in blocks.
+def check_features(features: Any, memory_bytes: int = 2**30) -> Rows:
+    """Return features (N, D) or (T, N, D), finite; a memory map is read in blocks, whose float64 copies stay within a share of the memory.
 
     Raises:
         VectorsError: they have a wrong shape or are not finite.
@@ -41,7 +44,9 @@ def check_features(features: Any) -> Rows:
     given = features if isinstance(features, np.memmap) else as_tensor(features)
     if given.ndim not in (2, 3) or not given.shape[-1]:
         raise VectorsError(f"`features` must have shape (rows, dimensions) or (tasks, rows, dimensions), got {tuple(given.shape)}")
-    rows = Rows(given, given.device if isinstance(given, torch.Tensor) else torch.device("cpu"))
+    width = int(given.shape[-1]) * (int(given.shape[0]) if given.ndim == 3 else 1)
+    step = min(BLOCK_ROWS, max(_LEAST_ROWS, memory_bytes // (_COPIES * 8 * max(1, width))))
+    rows = Rows(given, given.device if isinstance(given, torch.Tensor) else torch.device("cpu"), step)
     rows.check("features")
     return rows
 
