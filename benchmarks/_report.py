@@ -69,11 +69,13 @@ def run(
     """Run a script's cases as the command line asks, print its section and write it; ``more`` gives lines that follow the table."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--turns", type=int, help="how often each side runs, instead of each case's own number")
+    parser.add_argument("--only", help="part of the names of the cases to run; with one thread the section is then not written")
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    beyond = [] if more is None else more()
-    rows, said = run_cases(make_cases(), options.turns)
+    beyond = [] if more is None or options.only else more()
+    cases = [case for case in make_cases() if options.only is None or options.only in case.name]
+    rows, said = run_cases(cases, options.turns)
     timed = "the processor" if num_threads() == 1 else f"the wall, {num_threads()} threads a side"
     lines = [
         f"## {section_name(name)}",
@@ -90,5 +92,5 @@ def run(
     ]
     text = "\n".join(lines)
     print(text)
-    if not options.no_write:
+    if not options.no_write and (options.only is None or num_threads() > 1):
         write_section(section_name(name), text)

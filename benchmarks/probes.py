@@ -106,9 +106,16 @@ def fit_peer(vectors: Array, labels: Array, inverse_penalty: float, tol: float) 
 
 def grid_cases(name: str, vectors: Array, labels: Array, grid: Array, target: float, *, refit: bool = False) -> list[Case]:
     """Return one grid against the peer at the same gradient and at the same objective."""
-    path = logistic_path(vectors, labels, grid, tolerance=TOLERANCE)
     middle = float(grid[len(grid) // 2])
-    tol = TOLERANCE * float(path.gradient_at_zero)
+
+    @functools.cache
+    def path() -> LogisticPath:
+        return logistic_path(vectors, labels, grid, tolerance=TOLERANCE)
+
+    @functools.cache
+    def tolerances() -> dict[int, float]:
+        tol = TOLERANCE * float(path().gradient_at_zero)
+        return {int(at): tol_for(vectors, labels, path(), int(at), tol) for at in range(EVERY // 2, len(grid), EVERY)}
 
     def ours() -> LogisticPath:
         found = logistic_path(vectors, labels, grid, tolerance=TOLERANCE)
@@ -117,22 +124,27 @@ def grid_cases(name: str, vectors: Array, labels: Array, grid: Array, target: fl
         return found
 
     def same_gradient() -> list[LogisticRegression]:
+        tol = TOLERANCE * float(path().gradient_at_zero)
         return [fit_peer(vectors, labels, float(each), tol) for each in [*grid, *([middle] if refit else [])]]
 
     def check_gradient() -> None:
-        assert path.converged.all(), f"{name}: not converged"
-        for mine, model in zip(path.objective, same_gradient()[: len(grid)], strict=True):
+        assert path().converged.all(), f"{name}: not converged"
+        for mine, model in zip(path().objective, same_gradient()[: len(grid)], strict=True):
             assert mine <= objective_of(model, vectors, labels) * (1 + 1e-6), f"{name}: objective {mine} at C = {model.C}"
 
-    needed = {int(at): tol_for(vectors, labels, path, int(at), tol) for at in range(EVERY // 2, len(grid), EVERY)}
+    def check_objective() -> None:
+        for at, model in zip(tolerances(), same_objective(), strict=True):
+            mine, other = path().objective[at], objective_of(model, vectors, labels)
+            assert mine <= other * (1 + SAME_OBJECTIVE), f"{name}: objective {mine} at C = {model.C}, {other} of the peer"
 
     def same_objective() -> list[LogisticRegression]:
-        return [fit_peer(vectors.astype(np.float64), labels, float(grid[at]), each) for at, each in needed.items()]
+        return [fit_peer(vectors.astype(np.float64), labels, float(grid[at]), each) for at, each in tolerances().items()]
 
-    plain: dict[str, Any] = {"ours": ours, "check": check_gradient, "turns": 3}
+    plain: dict[str, Any] = {"name": name, "ours": ours, "turns": 3}
+    share = len(grid) / len(range(EVERY // 2, len(grid), EVERY))
     return [
-        Case(name=name, peer="scikit-learn, same gradient", target=target, theirs=same_gradient, **plain),
-        Case(name=name, peer="scikit-learn, same objective", target=None, theirs=same_objective, scale=len(grid) / len(needed), **plain),
+        Case(peer="scikit-learn, same gradient", target=target, theirs=same_gradient, check=check_gradient, **plain),
+        Case(peer="scikit-learn, same objective", target=None, theirs=same_objective, check=check_objective, scale=share, **plain),
     ]
 
 
