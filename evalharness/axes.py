@@ -9,6 +9,7 @@ from typing import Any
 
 from evalharness.board import BoardRow, BoardTable, interval_notes
 from evalharness.costs import format_bytes, format_count
+from evalharness.errors import counted
 from evalharness.records import inside, limit_of
 from evalharness.shown import Record, Score, budget_text, is_single, label_of, score_of, size_text
 
@@ -159,11 +160,7 @@ def cost_table(rows: Sequence[Mapping[str, Any]]) -> BoardTable:
         unknown = [f"{key.replace('_', ' ')}: {score.reason}" for key, score in scores.items() if score.reason]
         notes += [f"{label}: {'; '.join(unknown)}"] if unknown else []
     devices = sorted(
-        {
-            f"{row['device']}, {row['dtype']}"
-            + (f", {row['threads']} thread{'' if row['threads'] == 1 else 's'}" if row.get("threads") else "")
-            for row in rows
-        }
+        {f"{row['device']}, {row['dtype']}" + (f", {counted(row['threads'], 'thread')}" if row.get("threads") else "") for row in rows}
     )
     notes.insert(
         0,

@@ -16,7 +16,7 @@ from evalharness.evidence import Basis, Evidence
 from evalharness.forms import FEW_UNITS
 from evalharness.joint import Joint
 from evalharness.records import limit_of
-from evalharness.shown import COMPARED, Record, check_where, counterparts, field_of, label_of, matches, number, why_none
+from evalharness.shown import COMPARED, Record, check_where, counterparts, field_of, label_of, matches, number, where_text, why_none
 from evalharness.types import Array, MetricInfo
 
 ALPHA = 1 - LEVEL
@@ -129,7 +129,7 @@ def compare(
         raise DataError(f"`{first}` and `{second}` cannot be compared: " + "; ".join(f"{row.task}: {row.refused}" for row in rows))
     for row, adjusted in zip(rows, stats.holm([row.p for row in rows]), strict=True):
         row.holm = float(adjusted)
-    return ComparisonTable(first=first, second=second, rows=rows, skipped=skipped, others=others, cell=cell_text(named))
+    return ComparisonTable(first=first, second=second, rows=rows, skipped=skipped, others=others, cell=where_text(named))
 
 
 def _check_names(records: Sequence[Record], first: str, second: str) -> None:
@@ -169,17 +169,12 @@ def _pairs(
 def _why_not(side: Sequence[Record], own: Sequence[Record], label: str, limit: str, where: Mapping[str, str]) -> str | None:
     if not side and any(limit_of(record) == limit for record in own):
         elsewhere = f" ({why_none(own, where)})" if any(matches(record, where) for record in own) else ""
-        return f"`{label}` has no record of {cell_text(where)}{elsewhere}"
+        return f"`{label}` has no record of {where_text(where)}{elsewhere}"
     if not side:
         return f"`{label}` was not run"
     if all(record["value"] is None for record in side):
         return f"`{label}` is {side[0]['status'].replace('_', ' ')}" + (f" ({side[0]['reason']})" if side[0]["reason"] else "")
     return None
-
-
-def cell_text(where: Mapping[str, str]) -> str:
-    """Return what names a cell in words."""
-    return ", ".join(f"{name}={text}" for name, text in where.items())
 
 
 def _same_suite(side: Sequence[Record], other: Sequence[Record]) -> Record:

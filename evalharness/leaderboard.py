@@ -12,7 +12,7 @@ from evalharness.board import Board
 from evalharness.errors import DataError
 from evalharness.headline import Facts, headline_tables
 from evalharness.records import record_key
-from evalharness.shown import CELL_AXES, WHERE_FIELDS, Record, check_where, counterparts, label_of, matches, number, why_none
+from evalharness.shown import CELL_AXES, WHERE_FIELDS, Record, check_where, counterparts, label_of, matches, number, where_text, why_none
 from evalharness.store.results import ResultsReader, no_results, require_results
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def _ledger(
 
     tables = list(ledger_tables(kept, pair, reference))
     if not tables and where:
-        words = ", ".join(f"{name}={text}" for name, text in where.items())
-        raise DataError(f"no task has a probe on several targets among what matches {words}")
+        raise DataError(f"no task has a probe on several targets among what matches {where_text(where)}")
     if not tables:
         raise DataError("no task here has a probe on several targets; name them as a list under `data.target`")
     return Board(tables=tables)
@@ -146,16 +145,16 @@ def board_from_records(
     chosen = [record for record in records if (suite is None or record["suite"] == suite) and matches(record, others)]
     if not chosen:
         suites = sorted({str(record["suite"] or "none") for record in records})
-        words = ", ".join(f"{name}={text}" for name, text in others.items()) or f"suite `{suite}`"
+        words = where_text(others) or f"suite `{suite}`"
         raise DataError(f"no results match {words}; suites here: {', '.join(suites)}")
     everything = chosen
     if cells:
         shown = {id(record) for record in counterparts(chosen, cells)}
         chosen = [{**record, "main": id(record) in shown} for record in chosen]
-        facts = replace(facts, about=", ".join(f"{name}={text}" for name, text in cells.items()))
+        facts = replace(facts, about=where_text(cells))
     tables = list(headline_tables(chosen, facts) if by is None else axis_tables(chosen, by, facts.labels_of, facts.about))
     if not tables:
-        words = ", ".join(f"{name}={text}" for name, text in (where or {}).items())
+        words = where_text(where or {})
         if cells and not any(record["main"] for record in chosen):
             raise DataError(f"no cell matches {words}: {why_none(everything, cells)}")
         if by is None:

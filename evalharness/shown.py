@@ -112,6 +112,15 @@ def value_of_field(record: Record, name: str) -> Any:
     return record.get(name) if name in FIELDS else own_params(record).get(name)
 
 
+def where_text(where: Mapping[str, str]) -> str:
+    """Return what ``--where`` named, in words.
+
+    >>> where_text({"codec": "int8", "fit": "all"})
+    'codec=int8, fit=all'
+    """
+    return ", ".join(f"{name}={text}" for name, text in where.items())
+
+
 def check_where(where: Mapping[str, str], records: Sequence[Record]) -> None:
     """Refuse a name that is no field of a record, nor a parameter of an evaluator.
 
@@ -130,10 +139,9 @@ def why_none(records: Sequence[Record], where: Mapping[str, str]) -> str:
         values = sorted({str(value_of_field(record, name)) for record in records} - {"None"})
         if not any(matches(record, {name: text}) for record in records):
             return unknown_name(name, text, values)
-    words = ", ".join(f"{name}={text}" for name, text in where.items())
     found = sorted({str(record["evaluator"]) for record in records if matches(record, where)})
     elsewhere = f"; `{'`, `'.join(found)}` has such a one: add `--where evaluator={found[0]}`" if found and "evaluator" not in where else ""
-    return f"none with {words} is like the main cell in all else{elsewhere}"
+    return f"none with {where_text(where)} is like the main cell in all else{elsewhere}"
 
 
 def variant_of(record: Record) -> str | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TIE = 1e-9
 JUDGED = 2000  # training rows whose labels say where to cut the scores of labels
+ONE_ROW = "one half, since there is no other row to choose it on"
 LARGEST_LOSS = 27.631021115928547  # -ln 1e-12
 
 
@@ -60,6 +61,14 @@ class Neighbours:
         return Neighbours(self.similarity[:, :k], self.labels[:, :k])
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Hold a threshold on label scores, one for all or (Q, 1), and what it was chosen on."""
+
+    threshold: Any
+    source: str
+
+
 def fit(train: Table, validation: Table | None, *, generator: torch.Generator, **params: Any) -> Bank:
     """Keep the training rows."""
     del validation, generator, params
@@ -91,6 +100,7 @@ def score(
 
     Classes are voted for, with the log loss of temperature weights in nats; a number is the weighted mean of the neighbours'.
     The score of a label is the weighted share of the neighbours that carry it; it is named above the threshold of the highest micro-F1 among up to 2,000 training rows, each scored by the others.
+    With ``leave_one_out``, where the scored rows are training rows, each half of them takes the threshold of the other half.
     Neighbour ties go to the lower index, vote ties to the larger summed similarity, then to the smaller label.
 
     Raises:
@@ -108,8 +118,10 @@ def score(
         raise DataError(f"k = {max(ks)} exceeds the {size} rows of the bank; the largest possible k is {size}")
     voting = Voting(weights=weights, temperature=temperature)
     near = find_neighbours(fitted, table, max(ks), metric=metric, queries=queries, exclude=exclude)
-    cuts: dict[int, tuple[float, str]] = {}
-    if fitted.kind == "multilabel":
+    cuts: dict[int, Cut] = {}
+    if fitted.kind == "multilabel" and leave_one_out:
+        cuts = cross_cuts(near, _target(table), ks, voting, generator)
+    elif fitted.kind == "multilabel":
         cuts = choose_cuts(fitted, ks, voting, generator, metric=metric, queries=queries)
     return [_outcome(fitted, table, near.first(each), {"k": each}, voting, top5=top5, cut=cuts.get(each)) for each in ks]
 
@@ -121,21 +133,39 @@ def find_neighbours(bank: Bank, asked: Table, k: int, *, metric: str, queries: s
     return Neighbours(similarity, bank.labels[indices.cpu()])
 
 
-def choose_cuts(
-    bank: Bank, ks: Sequence[int], voting: Voting, generator: torch.Generator, *, metric: str, queries: str
-) -> dict[int, tuple[float, str]]:
-    """Return for every k the threshold on label scores of the highest micro-F1 among training rows, each scored by the others, and where it is from."""
+def choose_cuts(bank: Bank, ks: Sequence[int], voting: Voting, generator: torch.Generator, *, metric: str, queries: str) -> dict[int, Cut]:
+    """Return for every k the threshold on label scores of the highest micro-F1 among training rows, each scored by the others."""
     import torch
 
     from evalharness.numerics import best_threshold
 
     size = len(bank.table)
     if size == 1:
-        return dict.fromkeys(ks, (0.5, "one half, since there is one training row"))
+        return dict.fromkeys(ks, Cut(0.5, ONE_ROW))
     at = torch.randperm(size, generator=generator)[:JUDGED].sort().values
     near = find_neighbours(bank, bank.table.take(at.numpy()), min(max(ks), size - 1), metric=metric, queries=queries, exclude=at[:, None])
     truth, source = bank.labels[at], f"leave-one-out over {len(at)} training rows"
-    return {k: (best_threshold(score_labels(near.first(k), voting), truth), source) for k in ks}
+    return {k: Cut(best_threshold(score_labels(near.first(k), voting), truth), source) for k in ks}
+
+
+def cross_cuts(near: Neighbours, truth: torch.Tensor, ks: Sequence[int], voting: Voting, generator: torch.Generator) -> dict[int, Cut]:
+    """Return for every k the thresholds (Q, 1) of scored rows that are training rows too: those of one random half are chosen on the other, so that none is on its own row."""
+    import torch
+
+    from evalharness.numerics import best_threshold
+
+    size = len(truth)
+    if size == 1:
+        return dict.fromkeys(ks, Cut(0.5, ONE_ROW))
+    first = torch.zeros(size, dtype=torch.bool)
+    first[torch.randperm(size, generator=generator)[: size // 2]] = True
+    found = {}
+    for k in ks:
+        scores, cut = score_labels(near.first(k), voting), torch.empty(size, 1, dtype=torch.float64)
+        for half in (first, ~first):
+            cut[half] = best_threshold(scores[~half], truth[~half])
+        found[k] = Cut(cut, "the other half of the rows, each scored by the others")
+    return found
 
 
 def _check(fitted: Bank, weights: str, temperature: float, *, top5: bool) -> None:
@@ -193,13 +223,13 @@ def vote(near: Neighbours, num_classes: int, voting: Voting) -> torch.Tensor:
 
 
 def _outcome(
-    fitted: Bank, table: Table, near: Neighbours, variant: dict[str, Any], voting: Voting, *, top5: bool, cut: tuple[float, str] | None
+    fitted: Bank, table: Table, near: Neighbours, variant: dict[str, Any], voting: Voting, *, top5: bool, cut: Cut | None
 ) -> Outcome:
     if fitted.kind == "class":
         votes = vote(near, fitted.num_classes, voting)
         columns, details = class_columns(votes, table, probabilities=voting.weights == "temperature", top5=top5)
     elif cut is not None:
-        columns, details = _label_columns(score_labels(near, voting), table, *cut)
+        columns, details = _label_columns(score_labels(near, voting), table, cut)
     else:
         columns, details = number_columns(near, table, voting), {}
     return Outcome(item="sample", part="items", rows=table.rows, columns=columns, variant=variant, details=details)
@@ -236,14 +266,15 @@ def score_labels(near: Neighbours, voting: Voting) -> torch.Tensor:
     return scores
 
 
-def _label_columns(scores: torch.Tensor, table: Table, threshold: float, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _label_columns(scores: torch.Tensor, table: Table, cut: Cut) -> tuple[dict[str, Any], dict[str, Any]]:
     from evalharness.numerics import label_columns
 
     truth = _target(table)
-    details: dict[str, Any] = {"threshold": threshold, "threshold_from": source}
+    chosen = np.unique(cut.threshold).tolist()
+    details: dict[str, Any] = {"threshold": chosen[0] if len(chosen) == 1 else chosen, "threshold_from": cut.source}
     assert table.target is not None
     missing = [table.target.names[at] for at in (~truth.any(dim=0)).nonzero().flatten().tolist()]
-    return label_columns(scores, truth, threshold), details | ({"labels_without_positives": missing} if missing else {})
+    return label_columns(scores, truth, cut.threshold), details | ({"labels_without_positives": missing} if missing else {})
 
 
 def number_columns(near: Neighbours, table: Table, voting: Voting) -> dict[str, Any]:

@@ -39,10 +39,12 @@ def show_neighbours(
     Raises:
         DataError: there are none, or their content cannot be read.
     """
+    from evalharness.shown import where_text
+
     found = find_neighbours(folders, where)
     if not found:
         listed = ", ".join(f"`{folder}`" for folder in folders)
-        about = f" with {', '.join(f'{name}={text}' for name, text in where.items())}" if where else ""
+        about = f" with {where_text(where)}" if where else ""
         raise DataError(f"no examples of neighbours{about} in {listed}; run a task with the evaluator `neighbours` first, or name a folder")
     if content or page is not None:
         _add_content(found, registry, tasks, images=page is not None)
@@ -85,10 +87,11 @@ def find_neighbours(folders: Sequence[Path], where: Mapping[str, str]) -> list[d
     from evalharness.shown import check_where, label_of, matches
 
     reader = ResultsReader(folders)
-    check_where(where, reader.records())
+    records = reader.records()
+    check_where(where, records)
     current = {
         (record["suite"], record["unit"]): record
-        for record in reader.records()
+        for record in records
         if not (record["group"] or record["over"]) and matches(record, where)
     }
     found = []

@@ -40,13 +40,13 @@ def best_threshold(scores: Any, truth: Any) -> float:
     return float(middle if middle < least else below)
 
 
-def label_columns(scores: Any, truth: Any, threshold: float) -> dict[str, Any]:
+def label_columns(scores: Any, truth: Any, threshold: Any) -> dict[str, Any]:
     """Return the columns of an outcome that metrics of labels are made from.
 
     Args:
         scores: (N, L) tensor or array.
         truth: (N, L) bool, of the same kind.
-        threshold: labels are named where their score exceeds it.
+        threshold: labels are named where their score exceeds it; a number, or (N, 1), of the same kind.
 
     Returns:
         ``relevant`` and ``label_score`` (N, L) for ``macro_average_precision``; ``agreed`` and ``named`` (N,) for micro-F1 as a ``ratio``:

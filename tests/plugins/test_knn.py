@@ -9,6 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from evalharness import Column
 from evalharness.errors import DataError, UsageError, VectorsError
+from evalharness.numerics import best_threshold
 from evalharness.plugins import knn
 from evalharness.testing import check_evaluator, metric_values, sample_tables
 from evalharness.types import Side
@@ -172,7 +173,22 @@ def test_labels_are_named_above_the_threshold_of_the_best_micro_f1_among_trainin
     threshold = outcome.details["threshold"]
     assert micro_f1(threshold) == max(micro_f1(each) for each in np.unique(scores) - 1e-12)
     assert outcome.details["threshold_from"] == f"leave-one-out over {len(train)} training rows"
-    assert own.details["threshold"] == threshold
+
+
+def test_rows_that_are_scored_by_the_others_do_not_choose_their_own_threshold(tables):
+    train, _ = with_targets(tables, "multilabel", make_labels, names=("a", "b", "c", "d"))
+    (found,) = run(train, train, k=5, leave_one_out=True)
+    scores, truth, agreed = np.asarray(found.columns["label_score"]), train.target.values, np.asarray(found.columns["agreed"])
+    first = np.zeros(len(train), dtype=bool)
+    first[torch.randperm(len(train), generator=torch.Generator().manual_seed(3)).numpy()[: len(train) // 2]] = True
+    cuts = np.where(first, best_threshold(scores[~first], truth[~first]), best_threshold(scores[first], truth[first]))
+
+    bank = knn.fit(train, None, generator=GENERATOR)
+    (again,) = knn.score(bank, Side(parts={"items": train}), generator=torch.Generator().manual_seed(3), k=5, leave_one_out=True)
+    np.testing.assert_array_equal(again.columns["agreed"], 2 * ((scores > cuts[:, None]) & truth).sum(axis=1))
+    assert sorted(np.atleast_1d(again.details["threshold"])) == sorted(set(cuts))
+    assert again.details["threshold_from"] == "the other half of the rows, each scored by the others"
+    assert agreed.sum() > 0
 
 
 def test_a_bank_of_one_row_names_labels_above_one_half(tables):
@@ -180,7 +196,7 @@ def test_a_bank_of_one_row_names_labels_above_one_half(tables):
     (outcome,) = run(train.take(np.array([0])), test, k=1)
 
     assert outcome.details["threshold"] == 0.5
-    assert outcome.details["threshold_from"] == "one half, since there is one training row"
+    assert outcome.details["threshold_from"] == "one half, since there is no other row to choose it on"
 
 
 @pytest.mark.parametrize(("side", "what"), [(0, "gallery"), (1, "queries")])

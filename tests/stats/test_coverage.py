@@ -124,7 +124,7 @@ def test_few_shot_by_class(classes):
 
     found = cover(episode_settings, "few-shot accuracy, 5-way 1-shot", classes, repeats=500)
     assert found["used"] >= LEAST
-    assert found["over episodes"] < 0.75
+    assert found["over episodes"] < (0.3 if classes == 20 else 0.75)  # METRICS 3: 23 % with twenty classes
     assert found["by the query's class"] < 0.85
 
 
