@@ -126,40 +126,40 @@ def logistic_path(
     rows = check_features(features, memory_bytes)
     grid = check_grid(inverse_penalties, tolerance, max_iterations)
     tasks = check_tasks(rows, labels, sample_weight, class_weight, num_classes)
+    limits = tolerance, max_iterations, memory_bytes
+    # Tasks that have features of their own come a few at a time, so that what is held of them fits.
     together = max(1, memory_bytes // 4 // _held_bytes(rows, 1))
-    if rows.shape[0] > together:
-        return _solve_in_turns(rows, tasks, grid, together, features, tolerance, max_iterations, memory_bytes)
+    if rows.shape[0] <= together:
+        return _fit(rows, tasks, grid, features, *limits)
+    parts = []
+    for start in range(0, rows.shape[0], together):
+        at = slice(start, start + together)
+        own = Rows(rows.values[at] if together > 1 else rows.values[start], rows.device, rows.step)
+        parts.append(_fit(own, tasks.take(at), grid, rows.values[:0], *limits))
+    return _join(parts, features)
+
+
+def _fit(rows: Rows, tasks: Tasks, grid: torch.Tensor, like: Any, tolerance: float, max_iterations: int, memory_bytes: int) -> LogisticPath:
+    """Fit all tasks together."""
     problem, order = _pose(rows, tasks, grid, memory_bytes)
     end, relative_to = _solve(problem, grid[order], tolerance, max_iterations, memory_bytes)
-    return _finish(problem, end, relative_to, tasks, grid, order, features)
+    return _finish(problem, end, relative_to, tasks, grid, order, like)
+
+
+def _join(parts: list[LogisticPath], like: Any) -> LogisticPath:
+    """Join the paths of several tasks each."""
+    joined = {
+        field.name: as_kind(torch.cat([as_tensor(getattr(part, field.name)) for part in parts]), like)
+        for field in fields(LogisticPath)
+        if field.name != "inverse_penalties"
+    }
+    return LogisticPath(inverse_penalties=parts[0].inverse_penalties, **joined)
 
 
 def _held_bytes(rows: Rows, sets: int) -> int:
     """Return what the rotated features of some sets take."""
     _, count, dimensions = rows.shape
     return sets * count * (min(count, dimensions) + 1) * (8 if rows.dtype == torch.float64 else 4)
-
-
-def _solve_in_turns(
-    rows: Rows, tasks: Tasks, grid: torch.Tensor, together: int, like: Any, tolerance: float, max_iterations: int, memory_bytes: int
-) -> LogisticPath:
-    """Solve tasks that have features of their own a few at a time, so that what is held of them fits."""
-    paths = []
-    for start in range(0, rows.shape[0], together):
-        at = slice(start, start + together)
-        own = Rows(rows.values[at] if together > 1 else rows.values[start], rows.device, rows.step)
-        part = Tasks(
-            tasks.codes[at], None if tasks.weight is None else tasks.weight[at], tasks.present[at], tasks.classes, tasks.size, True
-        )
-        problem, order = _pose(own, part, grid, memory_bytes)
-        end, relative_to = _solve(problem, grid[order], tolerance, max_iterations, memory_bytes)
-        paths.append(_finish(problem, end, relative_to, part, grid, order, torch.empty(0)))
-    joined = {
-        field.name: as_kind(torch.cat([getattr(path, field.name) for path in paths]), like)
-        for field in fields(LogisticPath)
-        if field.name != "inverse_penalties"
-    }
-    return LogisticPath(inverse_penalties=paths[0].inverse_penalties, **joined)
 
 
 def one_vs_rest_path(

@@ -27,6 +27,11 @@ class Tasks:
     size: int
     several: bool
 
+    def take(self, at: slice) -> Tasks:
+        """Return some of the tasks."""
+        weight = None if self.weight is None else self.weight[at]
+        return Tasks(self.codes[at], weight, self.present[at], self.classes, self.size, several=True)
+
     @property
     def totals(self) -> torch.Tensor:
         """Return the rows, or their weight, of each task (T,) float64."""
